@@ -3,6 +3,9 @@
     submit(job, to=…) ─▶ Run ─▶ status, wait, logs, metrics, checkpoints, best, load, stop
     run(job) ─▶ Run             open(target) ─▶ Run             runs() ─▶ the table of `ls`
 
+In: a job or a run, from a command of cli/ or from a user's Python. Out: a call of a launcher, or of
+launchers/local/run.py for a run in this process.
+
 Nothing is printed unless `echo` is given. A job, or a command that the command line refuses, raises the error
 of clustertrain.errors with the same text.
 """
@@ -16,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from clustertrain.errors import EXIT_STOPPED, JobError, RunStopped, error_of_code
-from clustertrain.job.file import JobSource, load_job, sets_of
+from clustertrain.job.file import JobSource, Overrides, load_job, sets_of
 from clustertrain.job.model import Job
 from clustertrain.job.source import imported_now
 from clustertrain.launchers.check import check_training_installed
@@ -39,10 +42,11 @@ from clustertrain.run_files.admission import Options
 from clustertrain.run_files.command_line import UNKNOWN, CommandLine, typed
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.result import BestCheckpoint, Result
+from clustertrain.run_files.streams.events import Record
 from clustertrain.run_files.streams.history import curve
 from clustertrain.storage.record_file import typed as checked
 
-_NO_OVERRIDES: Mapping[str, Any] = {}
+_NO_OVERRIDES: Overrides = {}
 _POLL_S = 5.0
 _PATIENCE_S = 600.0
 
@@ -132,7 +136,7 @@ class Run:
         selection = LogSelection(rank, node, driver, attempt, as_json)
         return map(plain, launcher.logs(run, selection, follow=follow))  # a pod may have another version
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[Record]:
         """Return the curve, as if the run had never been interrupted.
 
         It has a row for each record, with its `step`, `time` and `kind` ("train" or "eval").
@@ -184,7 +188,7 @@ class Run:
         return find(self.target, self._sets, self._to, self._note)
 
 
-def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:
+def open(target: str | Path, *, overrides: Overrides = _NO_OVERRIDES) -> Run:
     """Return the run of a job file or a folder.
 
     Args:
@@ -221,7 +225,7 @@ def submit(
     job: JobSource,
     to: str,
     *,
-    overrides: Mapping[str, Any] = _NO_OVERRIDES,
+    overrides: Overrides = _NO_OVERRIDES,
     echo: Echo = silent,
     **options: Unpack[SubmitOptions],
 ) -> Run:
@@ -246,7 +250,7 @@ def submit(
 def run(
     job: JobSource,
     *,
-    overrides: Mapping[str, Any] = _NO_OVERRIDES,
+    overrides: Overrides = _NO_OVERRIDES,
     echo: Echo = silent,
     **options: Unpack[RunOptions],
 ) -> Run:

@@ -52,6 +52,7 @@ from clustertrain.training.ranks.host import Host, Requests, SaveProgress
 if TYPE_CHECKING:
     from clustertrain.training.ranks.distributed import RankInfo
     from clustertrain.training.settings import SaveEvery
+    from clustertrain.training.values import State
 
     data: Mapping[str, Path]
     checkpoint_dir: Path | str
@@ -111,7 +112,7 @@ class Session:
         """Whether `step_done` or `stop_requested` has returned a stop request."""
         return self._stopped
 
-    def restore(self) -> dict[str, Any] | None:
+    def restore(self) -> State | None:
         """Return the state of the newest verified checkpoint: the dict given to `save`, and its `step`.
 
         Tensors are on the CPU. None if there is no checkpoint. This also restores the random states of this
@@ -168,9 +169,7 @@ class Session:
         if dist.is_initialized():  # the function may have destroyed the group
             self._line.close()
 
-    def save(
-        self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
-    ) -> None:
+    def save(self, *, step: int, state: State, metrics: Mapping[str, float] | None = None) -> None:
         """Save a checkpoint; every rank calls it with the same `state`, and rank 0's is saved.
 
         `state` contains tensors, numbers, strings, and dicts and lists of them, because it is loaded with

@@ -18,7 +18,7 @@ def test_the_commands_tell_of_a_run_in_pods_and_of_a_rank_that_exec_killed(make)
     run.wait_for_step(2)
     assert asked(run, "ckpt save").strip() in map(str, names(run.run_dir.checkpoints))
     assert "faulty.py:" in asked(run, "stacks")
-    assert asked(run, "explain").startswith("cause:  the run is running; ")
+    assert asked(run, "explain").startswith(f"cause:  none yet: {run.name} is running; ")
     assert 0 < json.loads(asked(run, "status", "--json"))["ettr"] < 1
     commits = [each.commit for each in run.attempt.provenance.read().source.repositories]
     assert commits == [each.commit for each in read_source([str(CODE)]).repositories]

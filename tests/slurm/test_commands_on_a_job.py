@@ -17,7 +17,7 @@ def test_the_commands_tell_of_a_run_on_two_nodes_and_of_a_rank_that_exec_killed(
     run.wait_for_step(2)
     assert asked(run, "ckpt save").strip() in map(str, names(run.run_dir.checkpoints))
     assert "faulty.py:" in asked(run, "stacks")
-    assert asked(run, "explain").startswith("cause:  the run is running; ")
+    assert asked(run, "explain").startswith(f"cause:  none yet: {run.name} is running; ")
     status = json.loads(asked(run, "status", "--json"))
     assert 0 < status["ettr"] < 1 and status["device_hours"] > 0
 

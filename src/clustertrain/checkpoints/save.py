@@ -26,6 +26,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.training.ranks.dtensors import is_divided, local, map_state
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.saving import check_readable
+from clustertrain.training.values import State
 
 if TYPE_CHECKING:
     from clustertrain.checkpoints.group import PartWriter
@@ -61,7 +62,7 @@ class Saver:
         self._is_pageable = False
         self._files_in_write: list[Any] = []
 
-    def reserve(self, state: dict[str, Any]) -> None:
+    def reserve(self, state: State) -> None:
         """Allocate the buffers for a state like this one, in the background.
 
         Writing to new memory takes several times as long, and otherwise the first save would wait for it. The
@@ -72,7 +73,7 @@ class Saver:
             self._thread = DeviceThread(target=self._reserve, args=(held,), name="checkpoint-buffers")
             self._thread.start()
 
-    def _reserve(self, state: dict[str, Any]) -> None:
+    def _reserve(self, state: State) -> None:
         with suppress(RuntimeError, MemoryError, OSError):  # out of memory: the save then reports it
             self._buffers = copy_to_host(state, None, self._note_refusal)
 
@@ -84,7 +85,7 @@ class Saver:
                 "Raise the limit on locked memory (ulimit -l; docker --ulimit memlock=-1)."
             )
 
-    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
+    def save(self, state: State, progress: SaveProgress) -> None:
         """Copy `state` (live tensors, any device) and begin to write it; returns after the copy.
 
         Raises:
@@ -130,9 +131,7 @@ class Saver:
         if not may_pass or isinstance(self._error, StaleWriter) or self._failures >= _FAILURES_IN_A_ROW:
             raise self._error
 
-    def _write(
-        self, state: dict[str, Any], progress: SaveProgress, started: float, blocking_s: float | None
-    ) -> None:
+    def _write(self, state: State, progress: SaveProgress, started: float, blocking_s: float | None) -> None:
         try:
             time.sleep(0)  # training goes on first: a new thread holds the interpreter for up to 5 ms
             check_readable(state)
@@ -155,7 +154,7 @@ class Saver:
         if left is not None:
             self._on_failed(left)
 
-    def _held(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _held(self, state: State) -> dict[str, Any]:
         """Return the part of the state that this rank copies and writes.
 
         Raises:
@@ -195,14 +194,14 @@ class Saver:
             self._thread = None
 
 
-def load(checkpoint: Path) -> dict[str, Any]:
+def load(checkpoint: Path) -> State:
     """Load the state of a verified checkpoint in a folder of this node, with tensors on the CPU.
 
     The tensors are mapped from the files: all ranks of a node share the pages, and a page is read when it is
     used. Writing to such a tensor copies the page, and changes no file. A tensor that is kept must be cloned:
     when another node has removed the file from a network file system, its pages can no longer be read.
     """
-    state: dict[str, Any] = _mapped(checkpoint / TRAINING_FILE)
+    state: State = _mapped(checkpoint / TRAINING_FILE)
     if (checkpoint / MODEL_FILE).exists():
         state["model"] = _mapped(checkpoint / MODEL_FILE)
     return state

@@ -27,6 +27,7 @@ from clustertrain.checkpoints.save import Saver
 from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import StorageError
 from clustertrain.training.ranks.dtensors import local, map_state
+from clustertrain.training.values import State
 
 _OFFSETS = "DCP_SHARDING_INFO"  # the key of torch.distributed.checkpoint for the place of each part
 
@@ -34,7 +35,7 @@ _OFFSETS = "DCP_SHARDING_INFO"  # the key of torch.distributed.checkpoint for th
 class ShardSaver(Saver):
     """One rank's side of a save in parts; every rank has one, and calls it for the same saves."""
 
-    def _held(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _held(self, state: State) -> dict[str, Any]:
         parts: dict[str, torch.Tensor] = {}
         offsets: dict[str, list[int]] = {}
 

@@ -1,4 +1,7 @@
-"""The commands that make, check and start a job: init, import, check, render, run, submit; and schema."""
+"""The commands that make, check and start a job: init, import, check, render, run, submit; and schema.
+
+In: a job file and options, from main.py. Out: a call of api.py, and the exit code of the run.
+"""
 
 from __future__ import annotations
 

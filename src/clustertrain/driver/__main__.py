@@ -1,5 +1,7 @@
 """Job → the starts of the worker group → result.json; the process that the guardian starts.
 
+In: the folder of an attempt, from a launcher. Out: result.json. starts.py loops over the starts of the group.
+
 It writes only to files; the process that displays the run reads them. It ends with os._exit, since Ray's own
 shutdown waits for processes that the guardian ends faster.
 """

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
+
+Worker: TypeAlias = Any
+"""A rank as its group gives it: a worker of Ray Train, or a ForkedRank."""
+Call: TypeAlias = Any
+"""The call of a function in a rank: an ObjectRef of Ray, or a Future."""
 
 
 class NoAnswer(Exception):
@@ -19,12 +24,12 @@ class RankDied(NoAnswer):
         super().__init__(text)
         self._process = process
 
-    def is_of(self, worker: Any) -> bool:
+    def is_of(self, worker: Worker) -> bool:
         actor = getattr(worker, "actor", None)
         return bool(self._process == (worker.metadata.pid if actor is None else actor._actor_id.hex()))
 
 
-def answers(calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+def answers(calls: Sequence[Call], timeout_s: float | None = None) -> list[Any]:
     """Return what the calls return, as soon as all have returned or one has raised an error.
 
     Raises:
@@ -45,17 +50,17 @@ def answers(calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
     return [call.result() for call in calls]
 
 
-def answer(call: Any, timeout_s: float | None = None) -> Any:
+def answer(call: Call, timeout_s: float | None = None) -> Any:
     """Return what one call returns. Raises as `answers`."""
     return answers([call], timeout_s)[0]
 
 
-def first_of_each_node(workers: Sequence[Any]) -> list[Any]:
+def first_of_each_node(workers: Sequence[Worker]) -> list[Worker]:
     """Return the workers of a group that are the first on their nodes."""
     return [w for w in workers if w.distributed_context.local_rank == 0]
 
 
-def answers_by_rank(calls: Mapping[int, Any], within_s: float) -> dict[int, Any]:
+def answers_by_rank(calls: Mapping[int, Call], within_s: float) -> dict[int, Any]:
     """Return what the calls have returned within this time, or the errors that they have raised, by rank."""
     pending = list(calls.values())
     if all(isinstance(call, Future) for call in pending):

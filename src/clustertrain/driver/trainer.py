@@ -23,7 +23,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from ray.util import remove_placement_group
 
 from clustertrain.driver.backend import ClustertrainTorchConfig, set_up
-from clustertrain.driver.calls import NoAnswer
+from clustertrain.driver.calls import NoAnswer, Worker
 from clustertrain.driver.deadline import calling_after, ending_after
 from clustertrain.driver.group.start import GroupNotStarted, GroupStart
 from clustertrain.driver.growth import Growth
@@ -155,7 +155,7 @@ class RayStart:
         self._start.has_lost_worker(NoAnswer("a rank does not begin its training"))
         self._kill()  # the call of Ray Train then fails
 
-    def _workers(self) -> Sequence[Any]:
+    def _workers(self) -> Sequence[Worker]:
         return self._group.get_workers() if self._group is not None and self._group.has_started() else ()
 
     def _kill(self) -> None:
@@ -222,7 +222,7 @@ class _Trainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
         return controller.get_result()
 
 
-def in_node_order(workers: Sequence[Any], nodes: Sequence[str]) -> list[Any]:
+def in_node_order(workers: Sequence[Worker], nodes: Sequence[str]) -> list[Worker]:
     """Return the workers in the order of their nodes' host names.
 
     Nodes that are not named come last, as they were.

@@ -39,6 +39,7 @@ from clustertrain.node.units import shortened
 from clustertrain.node.version import __version__
 
 JobSource = str | Path | Mapping[str, Any]
+Overrides = Mapping[str, Any]
 """The path of a job file, or its contents."""
 
 
@@ -220,7 +221,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{shortened(repr(value))} is a {type(value).__name__}")
 
 
-def sets_of(overrides: Mapping[str, Any]) -> tuple[str, ...]:
+def sets_of(overrides: Overrides) -> tuple[str, ...]:
     """Return the `--set` options with these values: {"train.epochs": 3} is `train.epochs=3`."""
     texts = {key: _as_yaml(value, default_flow_style=True) for key, value in overrides.items()}
     return tuple(key + "=" + text.removesuffix("...\n").rstrip() for key, text in texts.items())

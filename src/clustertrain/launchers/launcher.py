@@ -1,6 +1,7 @@
 """The launcher: the commands of clustertrain over the operations of a scheduler (scheduler/interface.py).
 
-lookup.py makes one of a plug-in (job/launcher_plugins.py).
+In: a job or a run, from api.py and cli/. Out: calls of the scheduler, which starts scheduler/start.py on the
+first host of the job. lookup.py makes a launcher of a plug-in (job/launcher_plugins.py).
 """
 
 from __future__ import annotations

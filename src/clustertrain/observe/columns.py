@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from clustertrain.checkpoints.retention import best_of
 from clustertrain.job.identity import hyperparameters
 from clustertrain.job.model import Job
 from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.streams.events import Record
 from clustertrain.run_files.streams.history import curve
 
 Cell = str | int | float | None
@@ -129,7 +129,7 @@ def _key(name: str) -> str:
     return name if name.startswith(("args.", "train.")) else f"args.{name}"
 
 
-def _points(records: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, int]]:
+def _points(records: Sequence[Record], metric: str) -> list[tuple[float, int]]:
     """Return the values of a metric and their steps, from the evaluations or else from training steps."""
     for kind in ("eval", "train"):
         found = [

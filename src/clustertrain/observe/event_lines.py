@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from clustertrain.node.units import size_text
 from clustertrain.observe.terminal_text import plain
+from clustertrain.run_files.streams.events import Record
 from clustertrain.run_files.streams.history import ranks_of
-
-Record = dict[str, Any]
 
 
 def line_of(record: Record) -> str | None:
@@ -105,7 +103,7 @@ NOT_FIGURES = ("step", "epoch", "time", "total_steps", "samples_per_s", "lr", "s
 """Values of a record of metrics that are not figures of the model."""
 
 
-def figures_text(record: Mapping[str, Any]) -> str:
+def figures_text(record: Record) -> str:
     """Return the figures of a record of metrics: `loss 0.1234, accuracy 0.98`."""
     numbers = {k: v for k, v in record.items() if isinstance(v, int | float) and k not in NOT_FIGURES}
     return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())

@@ -12,13 +12,14 @@ from clustertrain.errors import JobError
 from clustertrain.node.units import moment_text
 from clustertrain.node.waiting import wait_until
 from clustertrain.observe.as_json import as_json, json_line
-from clustertrain.observe.event_lines import Record, line_of
+from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, claimed_attempt, is_scheduled, never_started
 from clustertrain.observe.terminal_text import TerminalText
 from clustertrain.run_files.claims import who_runs
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.folder.stream_names import rank_of_log
+from clustertrain.run_files.streams.events import Record
 from clustertrain.run_files.streams.history import AttemptFollower, host_of, newest_group
 from clustertrain.run_files.streams.rank_log import separated
 from clustertrain.run_files.streams.streams import Tail, stream_names

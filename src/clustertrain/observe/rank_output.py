@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from clustertrain.errors import StorageError
-from clustertrain.observe.event_lines import Record
 from clustertrain.observe.terminal_text import TerminalText
 from clustertrain.run_files.folder.run_dir import Attempt
+from clustertrain.run_files.streams.events import Record
 from clustertrain.run_files.streams.history import host_of
 from clustertrain.run_files.streams.rank_log import own_line, separated
 from clustertrain.run_files.streams.streams import Tail

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from clustertrain.node.units import size_text, time_text
-from clustertrain.observe.event_lines import Record, line_of
+from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.terminal_text import escape_unencodable
+from clustertrain.run_files.streams.events import Record
 
 if TYPE_CHECKING:
     from rich.text import Text

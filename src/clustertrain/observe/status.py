@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
@@ -26,6 +25,7 @@ from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerJob
 from clustertrain.run_files.run_address import RunAddress, addresses_of, run_names
 from clustertrain.run_files.states import STATES
+from clustertrain.run_files.streams.events import Record
 from clustertrain.run_files.streams.history import curve, events_of_attempt
 from clustertrain.storage import Location, open_store
 
@@ -108,12 +108,12 @@ class Status:
         return self.standing.exit_code if self.result is None else self.result.exit_code
 
     @cached_property
-    def last(self) -> dict[str, Any] | None:
+    def last(self) -> Record | None:
         """The newest record of the run's metrics, or None."""
         return self.curve[-1] if self.curve else None
 
     @cached_property
-    def curve(self) -> list[dict[str, Any]]:
+    def curve(self) -> list[Record]:
         """The metrics of the run."""
         return curve(self.run)
 

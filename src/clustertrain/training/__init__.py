@@ -2,6 +2,7 @@
 
 settings.py        the settings of the loop
 task.py            the parts a user writes: model, data, loss, metrics
+values.py          the types of what a user's code makes: samples, batches, outputs, states
 loop.py            train(): the loop, top to bottom
 preparing.py       what the loop needs before its first step: model, data, optimizer, evaluation
 training_state.py  what changes from step to step, as a checkpoint has it

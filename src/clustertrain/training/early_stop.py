@@ -9,6 +9,7 @@ from typing import Any
 
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.settings import EarlyStop
+from clustertrain.training.values import State
 
 
 @dataclass
@@ -43,7 +44,7 @@ class EarlyStopping:
         if rule is not None and saved and (saved["metric"], saved["mode"]) == (rule.metric, rule.mode):
             self._count = _Count(**saved)
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self) -> State | None:
         """Return the count for the checkpoint, or None for a run that does not end early."""
         return None if self._count is None else asdict(self._count)
 

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,6 +33,7 @@ from clustertrain.training.step.counted import check_kind, mean_of, number_of, p
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.task_errors import described, first_batch, refusing
+from clustertrain.training.values import Dataset
 
 
 class Evaluation:
@@ -43,7 +43,7 @@ class Evaluation:
         self,
         task: Task,
         model: nn.Module,
-        dataset: Any,
+        dataset: Dataset,
         order: TrainOrder,
         *,
         precision: Precision,

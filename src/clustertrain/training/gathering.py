@@ -10,6 +10,7 @@ import torch.distributed as dist
 from clustertrain.errors import JobError
 from clustertrain.training.nested_tensors import dtype_name, map_leaves, map_tensors
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
+from clustertrain.training.values import Outputs
 
 _CHUNK_BYTES = 16 << 20  # of all ranks together, on rank 0's device
 
@@ -35,7 +36,7 @@ class SampleRows:
         self._structure: Any = None
         self._ids: list[int] = []
 
-    def add(self, outputs: Any, targets: Any, ids: list[int]) -> None:
+    def add(self, outputs: Outputs, targets: Outputs, ids: list[int]) -> None:
         """Add a copy of a batch; `ids` are the places of its samples in the data set.
 
         Raises:
@@ -65,7 +66,7 @@ class SampleRows:
             parts.append(tensor.detach().to("cpu", copy=True))
         self._ids += ids
 
-    def of_all_ranks(self, rank_info: RankInfo, samples: int) -> tuple[Any, Any] | None:
+    def of_all_ranks(self, rank_info: RankInfo, samples: int) -> tuple[Outputs, Outputs] | None:
         """Return (outputs, targets) of all `samples`, in the order of the data set, on rank 0.
 
         The other ranks get None. Every rank calls it, after it has added as many samples as

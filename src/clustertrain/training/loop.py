@@ -1,4 +1,8 @@
-"""The training loop: `train` reads from top to bottom, and is the same for one rank and several."""
+"""The training loop: `train` reads from top to bottom, and is the same for one rank and several.
+
+In: a task, its data and settings, and the Host of the rank, from worker/train.py. Out: a TrainResult; saves
+and log lines go through the Host.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ from clustertrain.training.step.running_loss import check_weights
 from clustertrain.training.task import Task
 from clustertrain.training.task_errors import check_loss, refusing_loss
 from clustertrain.training.training_state import TrainingState
+from clustertrain.training.values import Batch, State
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class _Loop:
         """After the last finished step."""
         return self.state.position
 
-    def begin(self, batch: Any, saved: dict[str, Any] | None) -> None:
+    def begin(self, batch: Batch, saved: State | None) -> None:
         """Try the first batch, load a saved state, and seed every rank's random numbers."""
         prepared = self.prepared
         if self.rank_info.world_size > 1:
@@ -137,12 +142,12 @@ class _Loop:
         for kind, text in self.optimization.schedule_lines() if self.rank_info.rank == 0 else ():
             self._log(kind, text=text)
 
-    def try_task(self, batch: Any) -> None:
+    def try_task(self, batch: Batch) -> None:
         """Find the mistakes of a task that has never trained in this form."""
         if warning := try_task(self.prepared, batch)[1]:
             self._log("warning", text=warning)
 
-    def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
+    def steps(self, batches: Iterable[tuple[MicroBatch, Batch]]) -> bool:
         """Train on `batches`, and return False if a stop was requested before their end."""
         self.state.of_task.remember()
         self.meter.start_clock()
@@ -192,7 +197,7 @@ class _Loop:
         record = {"step": self.position.step + 1, "epoch": key.epoch, "of_pass": key.seed, "ids": used}
         self.run.log({"kind": "samples", **record})
 
-    def _accumulate(self, key: MicroBatch, batch: Any) -> torch.Tensor:
+    def _accumulate(self, key: MicroBatch, batch: Batch) -> torch.Tensor:
         """Run one forward and backward pass; ranks exchange gradients only in the last one of a step.
 
         Returns:

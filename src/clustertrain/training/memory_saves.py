@@ -23,6 +23,7 @@ from clustertrain.training.ranks.distributed import RankInfo, gather_objects, ga
 from clustertrain.training.ranks.dtensors import map_state, with_versions
 from clustertrain.training.ranks.host import Host
 from clustertrain.training.step.running_loss import Meter
+from clustertrain.training.values import State
 
 _SHARE = 0.01  # of the time of the steps: the most that copies may take
 _FIRST_STEPS = 10  # between two saves until a copy was measured
@@ -45,7 +46,7 @@ class MemorySaves:
         self._step = self._next = 0  # of the last save, and of the next one
         self._since_s, self._saves, self._copies_s = 0.0, 0, deque[float](maxlen=_COPIES)
 
-    def begin(self, step: int, state: dict[str, Any]) -> None:
+    def begin(self, step: int, state: State) -> None:
         """Begin after the first step, when the state has its size.
 
         Nothing is saved if a node lacks the room.
@@ -90,7 +91,7 @@ class MemorySaves:
         self._restart(step)
 
 
-def as_rank_0_has_it(state: dict[str, Any], model: nn.Module, rank_info: RankInfo) -> dict[str, Any]:
+def as_rank_0_has_it(state: State, model: nn.Module, rank_info: RankInfo) -> dict[str, Any]:
     """Return the state with rank 0's buffers of the model and rank 0's state of the task.
 
     Each rank has its own of them. All ranks call it: rank 0 may be on any node after the next start.

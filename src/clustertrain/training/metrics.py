@@ -14,6 +14,7 @@ from torch import nn
 from clustertrain.errors import JobError
 from clustertrain.training.gathering import SampleRows
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, sum_over_ranks
+from clustertrain.training.values import Outputs
 
 _PROTOCOL = ("reset", "update", "compute")
 
@@ -34,12 +35,12 @@ class Metric(Protocol):
 
     def reset(self) -> None: ...
 
-    def update(self, outputs: Any, targets: Any, /) -> None: ...
+    def update(self, outputs: Outputs, targets: Outputs, /) -> None: ...
 
     def compute(self) -> Any: ...
 
 
-MetricFunction = Callable[[Any, Any], Any]
+MetricFunction = Callable[[Outputs, Outputs], Any]
 """`metric(outputs, targets)`: called once, with all samples, as the last kind of Metric."""
 
 
@@ -115,7 +116,7 @@ class Metrics:
             metric.reset()
         self._rows.clear()
 
-    def update(self, outputs: Any, targets: Any, ids: list[int]) -> None:
+    def update(self, outputs: Outputs, targets: Outputs, ids: list[int]) -> None:
         """Add a batch of this rank; `ids` are the places of its samples in the data set.
 
         Raises:
@@ -180,7 +181,7 @@ def joined(*parts: Mapping[str, float]) -> dict[str, float]:
     return values
 
 
-def _of_whole(metric: Any, outputs: Any, targets: Any) -> Any:
+def _of_whole(metric: Any, outputs: Outputs, targets: Outputs) -> Any:
     if not hasattr(metric, "compute"):
         return metric(outputs, targets)
     metric.reset()

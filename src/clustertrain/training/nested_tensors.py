@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from clustertrain.training.values import Batch
 
-def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+
+def map_tensors(value: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
     """Return `value` with each tensor replaced, as by `map_leaves`."""
     return map_leaves(value, lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from clustertrain.training.data.loader_kinds import loader_of, split_of, weight_sums_of
 from clustertrain.training.data.same_samples import differing_sample
@@ -28,6 +27,7 @@ from clustertrain.training.step.optimization import Optimization
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
 from clustertrain.training.task_errors import refusing
+from clustertrain.training.values import State
 
 
 class Prepared:
@@ -48,7 +48,7 @@ class Prepared:
         rank_info: RankInfo,
         data: Mapping[str, Path],
         *,
-        saved: dict[str, Any] | None,
+        saved: State | None,
         note: Callable[[str], None],
         world_size: int | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Prepared:
         self.notes = [sharding, kernels_in_use(rank_info.device)]
 
     def _prepare_data(
-        self, data: Mapping[str, Path], saved: dict[str, Any] | None, note: Callable[[str], None]
+        self, data: Mapping[str, Path], saved: State | None, note: Callable[[str], None]
     ) -> str | None:
         """Prepare order, batches and evaluation, and return a warning if the ranks have other samples."""
         task, settings, rank_info = self.task, self.settings, self.rank_info

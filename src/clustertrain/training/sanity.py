@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -26,11 +25,12 @@ from clustertrain.training.step.counted import parts
 from clustertrain.training.summed_loss import sum_warning
 from clustertrain.training.task_errors import check_loss, first_batch, refusing, refusing_loss
 from clustertrain.training.task_state import TaskState
+from clustertrain.training.values import Batch
 
 _SETTLING_PASSES = 2
 
 
-def first_of(prepared: Prepared, batches: Iterator[tuple[MicroBatch, Any]]) -> tuple[MicroBatch, Any]:
+def first_of(prepared: Prepared, batches: Iterator[tuple[MicroBatch, Batch]]) -> tuple[MicroBatch, Batch]:
     """Return the first of the batches.
 
     One that cannot be read is read again in this process, whose error has the line.
@@ -47,7 +47,7 @@ def first_of(prepared: Prepared, batches: Iterator[tuple[MicroBatch, Any]]) -> t
         raise
 
 
-def settle_buckets(prepared: Prepared, batch: Any) -> None:
+def settle_buckets(prepared: Prepared, batch: Batch) -> None:
     """Run two passes and discard their gradients, buffers and random numbers; without DDP one.
 
     DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
@@ -67,7 +67,7 @@ def settle_buckets(prepared: Prepared, batch: Any) -> None:
             prepared.wrapped.zero_grad(set_to_none=True)
 
 
-def _try_pass(prepared: Prepared, batch: Any) -> None:
+def _try_pass(prepared: Prepared, batch: Batch) -> None:
     task, wrapped = prepared.task, prepared.wrapped
     calling = calling_model(task, wrapped) if prepared.world_size > 1 else nullcontext()
     with refusing_loss(task, batch):
@@ -77,7 +77,7 @@ def _try_pass(prepared: Prepared, batch: Any) -> None:
         parts(returned)[0].backward()
 
 
-def try_task(prepared: Prepared, batch: Any) -> tuple[tuple[str, ...], str]:
+def try_task(prepared: Prepared, batch: Batch) -> tuple[tuple[str, ...], str]:
     """Try a task with a batch on the device. Every rank calls it.
 
     Returns:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,14 +20,13 @@ from clustertrain.training.nested_tensors import map_tensors
 from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.ranks.dtensors import map_state
 from clustertrain.training.ranks.host import Host, SaveProgress
+from clustertrain.training.values import State
 
 _SMALL_BYTES = 4096
 _ROUND_S = 5.0  # the ranks compare their bytes this often; far below the limit of the phase
 
 
-def save_on_all_ranks(
-    run: Host, rank_info: RankInfo, state: Mapping[str, Any], progress: SaveProgress
-) -> None:
+def save_on_all_ranks(run: Host, rank_info: RankInfo, state: State, progress: SaveProgress) -> None:
     """Save with `run.save` on every rank, after the write of the save before; all ranks call it.
 
     It returns when every rank has copied its state, and without `run.saves_in_background` when it is written.
@@ -76,7 +75,7 @@ def owned(state: Any, device: torch.device) -> Any:
     return map_tensors(state, kept)
 
 
-def check_readable(state: Mapping[str, Any]) -> None:
+def check_readable(state: State) -> None:
     """Check that a resume can read a state: torch.save writes more than torch.load takes with weights_only.
 
     Raises:

@@ -7,8 +7,6 @@ the losses of a few are compared with those of each as well.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -19,6 +17,7 @@ from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.step.not_finite import Alone
 from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
+from clustertrain.training.values import Batch
 
 _SEEDS = range(5)  # a loss with noise, as of a diffusion model, may look like a sum with one of them
 _FEW = (0, 1, 2), (1, 2, 3), (2, 3, 4), (0, 1, 4)  # from the first sample to the second, and to the third
@@ -26,7 +25,7 @@ _LEAST = 1e-4  # a smaller one, or a smaller share of the other half, may be one
 
 
 def sum_warning(
-    task: Task, model: nn.Module, batch: Any, *, precision: Precision, device: torch.device
+    task: Task, model: nn.Module, batch: Batch, *, precision: Precision, device: torch.device
 ) -> str:
     """Return the warning that the loss is a sum over the batch, or "".
 

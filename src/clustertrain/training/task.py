@@ -14,6 +14,7 @@ from torch.utils.data import default_collate
 
 from clustertrain.errors import JobError
 from clustertrain.training.metrics import Accuracy, Metric, MetricFunction
+from clustertrain.training.values import Batch, Dataset, Outputs, Sample
 
 Loss = torch.Tensor | tuple[torch.Tensor, float | torch.Tensor]  # a mean, or a sum and its count
 
@@ -66,7 +67,7 @@ class Task:
         """
         return None
 
-    def train_data(self, data: Mapping[str, Path]) -> Any:
+    def train_data(self, data: Mapping[str, Path]) -> Dataset:
         """Return the training samples; `data` has the job's data paths by name.
 
         A data set with __len__ and __getitem__, or an IterableDataset: see docs/guides/data.md.
@@ -75,7 +76,7 @@ class Task:
             f"{type(self).__name__} has no train_data(); a Task needs one that returns a dataset."
         )
 
-    def sample_weights(self, dataset: Any) -> torch.Tensor | None:
+    def sample_weights(self, dataset: Dataset) -> torch.Tensor | None:
         """Return a weight for each sample of the training data, a tensor of shape (samples,), or None.
 
         An epoch then draws as many samples as there are, with replacement, each in proportion to its weight.
@@ -85,11 +86,11 @@ class Task:
         """
         return None
 
-    def eval_data(self, data: Mapping[str, Path]) -> Any:
+    def eval_data(self, data: Mapping[str, Path]) -> Dataset:
         """Return the samples to evaluate on, or None for no evaluation."""
         return None
 
-    def loss(self, model: nn.Module, batch: Any) -> Loss:
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return the mean loss of a batch, a scalar tensor.
 
         Call `model` itself: with several ranks it is DDP's wrapper, which averages the gradients and has no
@@ -107,7 +108,7 @@ class Task:
         inputs, targets = batch
         return functional.cross_entropy(model(inputs), targets)
 
-    def eval_step(self, model: nn.Module, batch: Any) -> tuple[Loss, Any, Any]:
+    def eval_step(self, model: nn.Module, batch: Batch) -> tuple[Loss, Outputs, Outputs]:
         """Return (mean loss, outputs, targets) of a batch, or ((sum, count), outputs, targets).
 
         The metrics take outputs and targets. Outputs are None if `loss` is overridden and this method is not;
@@ -176,7 +177,7 @@ class Task:
             "Write both or none. To go on without the state of a checkpoint, start over with --fresh."
         )
 
-    def collate(self, samples: list[Any]) -> Any:
+    def collate(self, samples: list[Sample]) -> Batch:
         """Make a batch from a list of samples.
 
         With loader_workers the task is pickled to the loader processes.
@@ -206,7 +207,7 @@ class Task:
         """
 
 
-def collate_of(task: Task) -> Callable[[list[Any]], Any]:
+def collate_of(task: Task) -> Callable[[list[Sample]], Batch]:
     """Return the task's collate, or torch's own function if it is not overridden.
 
     loading.Fetch recognizes torch's function.

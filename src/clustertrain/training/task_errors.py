@@ -21,6 +21,7 @@ from clustertrain.training.nested_tensors import dtype_name, map_leaves
 from clustertrain.training.step.counted import parts
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.user_frames import OWN, defined_at, source_lines_of
+from clustertrain.training.values import Batch, Dataset
 
 # Errors of this machine, its memory or its GPU, say nothing about the job: they stay as they are.
 OF_THE_MACHINE = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
@@ -57,13 +58,13 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
         ) from error
 
 
-def refusing_loss(task: Task, batch: Any) -> AbstractContextManager[None]:
+def refusing_loss(task: Task, batch: Batch) -> AbstractContextManager[None]:
     """Turn an exception of the loss of a batch into a JobError, as `refusing` does."""
     what = f"The batch is {described(batch)}"
     return refusing(task, "loss", remedy=f"{what}: it must fit the model, and the outputs must fit the loss.")
 
 
-def first_batch(task: Task, method: str, dataset: Any, key: MicroBatch) -> Any:
+def first_batch(task: Task, method: str, dataset: Dataset, key: MicroBatch) -> Any:
     """Fetch the batch of `key` on the CPU; `method` of the task returned the data set.
 
     Raises:

@@ -18,6 +18,7 @@ from clustertrain.training.step.counted import Counts
 from clustertrain.training.step.not_finite import NotFinite
 from clustertrain.training.step.running_loss import Meter
 from clustertrain.training.task_state import TaskState
+from clustertrain.training.values import State
 
 
 class TrainingState:
@@ -41,7 +42,7 @@ class TrainingState:
 
     def load(
         self,
-        saved: dict[str, Any],
+        saved: State,
         fill: Callable[[dict[str, torch.Tensor]], None],
         log: Callable[..., None],
     ) -> None:

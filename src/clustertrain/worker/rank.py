@@ -32,6 +32,7 @@ from clustertrain.run_files.streams.step_counter import Reached
 from clustertrain.run_files.streams.streams import Tail
 from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
+from clustertrain.training.values import State
 from clustertrain.worker.auto_save import AutoSave
 from clustertrain.worker.loggers.curve import LoggedCurve
 from clustertrain.worker.loggers.logger import Subject
@@ -206,7 +207,7 @@ class WorkerRun:
         """Return the seconds until the signal of a request to stop, so that all scripts get it together."""
         return wait_for_all_s(self.attempt)
 
-    def restore(self) -> dict[str, Any] | None:
+    def restore(self) -> State | None:
         if self.plan.checkpoint is None:
             return None
         return load(self._restored_folder())
@@ -227,11 +228,11 @@ class WorkerRun:
             shelf = of_node
         return shelf.store.local_folder(f"{shelf.key}/{name}") or self.attempt.checkpoint_copy / name
 
-    def reserve(self, state: dict[str, Any]) -> None:
+    def reserve(self, state: State) -> None:
         if self._saver:
             self._saver.reserve(state)
 
-    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
+    def save(self, state: State, progress: SaveProgress) -> None:
         self.has_saved = True
         self.strike.saving(progress.step)
         if self._requests and self._requests.is_resize and progress.reason == "stop":
@@ -247,7 +248,7 @@ class WorkerRun:
     def is_writing(self) -> bool:
         return any(saver.wait(0) is not None for saver in (self._saver, self._memory_saver) if saver)
 
-    def memory_lacks(self, state: dict[str, Any]) -> str:
+    def memory_lacks(self, state: State) -> str:
         place = worker_state.place
         group = node_group(place) if self._is_divided else None
         if (shelf := memory_shelf(self.attempt.n)) is None:
@@ -256,7 +257,7 @@ class WorkerRun:
         ranks = place.local_world_size if self._is_divided else 1
         return lacking_room(ranks * bytes_of(state), read_limits()) if self._memory_saver else ""
 
-    def save_in_memory(self, state: dict[str, Any], progress: SaveProgress) -> None:
+    def save_in_memory(self, state: State, progress: SaveProgress) -> None:
         if self._memory_saver:
             with suppress(StorageError):  # a note has said why; the storage has checkpoints
                 self._memory_saver.save(state, progress)

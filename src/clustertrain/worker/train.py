@@ -1,6 +1,8 @@
 """The function that each rank calls once its process group exists, for the three entry points.
 
-TorchTrainer calls `train_loop_per_worker`; without Ray worker/forked_rank.py does.
+In: the plan and the job that driver/group/start.py has sent. Out: the outcome of the rank; a `Task` is
+trained by training/loop.py. TorchTrainer calls `train_loop_per_worker`; without Ray
+worker/forked_rank.py does.
 """
 
 from __future__ import annotations

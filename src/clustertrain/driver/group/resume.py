@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
-from clustertrain.driver.calls import answers, first_of_each_node
+from clustertrain.driver.calls import Worker, answers, first_of_each_node
 from clustertrain.run_files.claims import overtaken_by
 from clustertrain.run_files.folder.run_dir import Restart
 from clustertrain.run_files.streams.event_log import EventLog
@@ -31,7 +30,7 @@ class Resumed:
     in_memory: bool = False
 
 
-def newest_checkpoint(restart: Restart, workers: Sequence[Any]) -> Resumed | None:
+def newest_checkpoint(restart: Restart, workers: Sequence[Worker]) -> Resumed | None:
     """Return the checkpoint for these workers, or None if there is none.
 
     Raises:
@@ -62,7 +61,7 @@ def newest_checkpoint(restart: Restart, workers: Sequence[Any]) -> Resumed | Non
         return stored
 
 
-def _newest_in_memory(restart: Restart, workers: Sequence[Any], stored_step: int) -> Resumed | None:
+def _newest_in_memory(restart: Restart, workers: Sequence[Worker], stored_step: int) -> Resumed | None:
     """Return the newest checkpoint after `stored_step` that is whole in the memory of each node."""
     attempt, firsts, ranks = restart.attempt.n, first_of_each_node(workers), dict[int, list[int]]()
     for context in (worker.distributed_context for worker in workers):

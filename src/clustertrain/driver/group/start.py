@@ -1,5 +1,8 @@
 """The steps before each start of the worker group, with Ray and without; all of them run in the driver.
 
+In: the ranks of a group that exists, from driver/trainer.py (Ray) or forked.py. Out: ranks that call
+worker/train.py, or a failure.
+
 They claim the restart (only the newest one may write checkpoints), choose the checkpoint, stage the data,
 and only then create the process group. A failure is recorded here (cause/), and retry_policy.py says what
 follows it.
@@ -18,6 +21,7 @@ from typing import Any
 from clustertrain.driver.calls import (
     NoAnswer,
     RankDied,
+    Worker,
     answer,
     answers,
     answers_by_rank,
@@ -126,7 +130,7 @@ class GroupStart:
         if group is not None:
             group.report_lost_worker(error)
 
-    def _make_process_group(self, workers: Sequence[Any], plan: RestartPlan) -> dict[int, BaseException]:
+    def _make_process_group(self, workers: Sequence[Worker], plan: RestartPlan) -> dict[int, BaseException]:
         """Make the process group on all workers; return the errors of the ranks that raised one.
 
         Ray Train has no deadline for it, cannot name the ranks that are missing, and would end the run at
@@ -152,7 +156,7 @@ class GroupStart:
             return {rank: error for rank, error in found.items() if isinstance(error, BaseException)}
         return {}
 
-    def _probe(self, workers: Sequence[Any], plan: RestartPlan) -> None:
+    def _probe(self, workers: Sequence[Worker], plan: RestartPlan) -> None:
         """Have every node write a file, then read the files of some others, then remove its own."""
         firsts = {w.distributed_context.node_rank: w for w in first_of_each_node(workers)}
         nonces = {node: secrets.token_hex(8) for node in firsts}
@@ -165,7 +169,7 @@ class GroupStart:
             calls = [w.execute_async(step, plan.ref, plan.restart, n, of(n)) for n, w in firsts.items()]
             answers(calls, self.answer_s)
 
-    def _stage(self, workers: Sequence[Any], plan: RestartPlan) -> None:
+    def _stage(self, workers: Sequence[Worker], plan: RestartPlan) -> None:
         firsts = first_of_each_node(workers)
         self._fetch(firsts, setup.copy_checkpoint)
         if not plan.job.data:
@@ -174,7 +178,7 @@ class GroupStart:
         self._fetch(firsts, setup.stage_data, "node")
         self._on_all(workers, setup.find_data)
 
-    def _fetch(self, workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> None:
+    def _fetch(self, workers: Sequence[Worker], function: Callable[..., Any], *args: Any) -> None:
         """Call what may take hours, and has limits of its own where a process runs."""
         calls = [w.execute_async(function, *args) for w in workers]
         while True:
@@ -187,10 +191,10 @@ class GroupStart:
                 if self._group is not None and self._group.ranks.stopped():
                     raise
 
-    def _of_first(self, workers: Sequence[Any], function: Callable[[], Any]) -> Any:
+    def _of_first(self, workers: Sequence[Worker], function: Callable[[], Any]) -> Any:
         return answer(workers[0].execute_async(function), self.answer_s)
 
-    def _on_all(self, workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> None:
+    def _on_all(self, workers: Sequence[Worker], function: Callable[..., Any], *args: Any) -> None:
         answers([w.execute_async(function, *args) for w in workers], self.answer_s)
 
 
@@ -235,7 +239,7 @@ def _set_rendezvous(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
 
 
-def _claim(config: GroupStart, workers: Sequence[Any]) -> RestartPlan:
+def _claim(config: GroupStart, workers: Sequence[Worker]) -> RestartPlan:
     """Claim the next restart for this process, and decide what it resumes from.
 
     Raises:

@@ -19,9 +19,9 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, words_of
 from clustertrain.launchers.kubernetes.observed.pods import is_terminating, name_of
 from clustertrain.launchers.kubernetes.observed.state import Observed
 from clustertrain.launchers.kubernetes.observed.view import RAYJOBS, first_word
-from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
+from clustertrain.launchers.kubernetes.render.manifests import manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, PodJob
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL, Manifest
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.scheduler.interface import Scheduler, Sent, State
 from clustertrain.launchers.scheduler.needs import Needs

@@ -1,5 +1,7 @@
 """A run on this machine, from the job file to the end of its driver.
 
+In: a job, from api.py. Out: a driver (driver/__main__.py), and its result.
+
 This module reads the code, claims an attempt, starts the driver under its guardian, and shows the progress.
 """
 

@@ -2,6 +2,8 @@
 
     exec python -m clustertrain.launchers.scheduler.start NAME JOB_ID "${CLUSTERTRAIN_SUBMISSION:-job.yaml}"
 
+In: the submission, from the scheduler's script. Out: a driver (driver/__main__.py), and the exit code.
+
 The script of a scheduler ends with this line, so that the scheduler's signals arrive here. The exit code is
 that of `clustertrain run`.
 """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.run_files.folder.run_dir import Attempt, Restart
@@ -13,12 +12,10 @@ from clustertrain.run_files.recorded_job import is_of_script
 from clustertrain.run_files.records.claim import Claim, ResumePoint
 from clustertrain.run_files.records.provenance import JobChanges
 from clustertrain.run_files.records.result import Outcome, Result
-from clustertrain.run_files.streams.events import read_events
+from clustertrain.run_files.streams.events import Record, read_events
 from clustertrain.run_files.streams.history import events_of_attempt
 from clustertrain.run_files.streams.step_counter import counted_step
 from clustertrain.storage.record_file import RecordFile, T
-
-Record = Mapping[str, Any]
 
 
 def of_kind(records: Sequence[Record], *kinds: str) -> list[Record]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from clustertrain.observe.ledger.attempt_files import OneStart, Record, number, of_kind
+from clustertrain.observe.ledger.attempt_files import OneStart, number, of_kind
 from clustertrain.observe.ledger.book import Booking
+from clustertrain.run_files.streams.events import Record
 
 
 class TimeBudget:

@@ -6,11 +6,12 @@ in report.css.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from operator import itemgetter
-from typing import Any
+
+from clustertrain.run_files.streams.events import Record
 
 Point = tuple[float, float]
 _LARGEST = 1e300  # the distance of two larger values is not finite
@@ -27,7 +28,7 @@ class StepCurve:
     points: tuple[Point, ...]
 
 
-def curves_of(records: Iterable[Mapping[str, Any]], most: int) -> tuple[tuple[StepCurve, ...], int]:
+def curves_of(records: Iterable[Record], most: int) -> tuple[tuple[StepCurve, ...], int]:
     """Return the curves of these records, and the number of values that no chart can show."""
     found: dict[tuple[str, str], list[Point]] = {}
     left_out = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict
@@ -19,19 +19,22 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.streams.streams import Tail
 from clustertrain.storage.record_file import json_object
 
+Record: TypeAlias = dict[str, Any]
+"""A line of a stream: an event, or metrics."""
 
-def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
+
+def read_events(run: RunDir, key: str) -> list[Record]:
     """Return the records of all complete lines of a stream, or an empty list if there is no stream."""
     return list(new_records(Tail(run, key)))
 
 
-def new_records(tail: Tail) -> Iterator[dict[str, Any]]:
+def new_records(tail: Tail) -> Iterator[Record]:
     """Yield the records of the lines that were added to a stream since the last call."""
     for line in tail.new_lines():
         yield from _parsed(line)
 
 
-def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
+def _parsed(line: bytes) -> Iterator[Record]:
     """Yield the record of a line, or none if a full disk cut the line short, or it is another record.
 
     The lines around it are still read.

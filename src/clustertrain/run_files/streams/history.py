@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.node.units import LARGEST_INTEGER
 from clustertrain.run_files.folder.run_dir import Attempt, RunDir
 from clustertrain.run_files.folder.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run_files.job_diff import changed_nothing
-from clustertrain.run_files.streams.events import new_records, read_events
+from clustertrain.run_files.streams.events import Record, new_records, read_events
 from clustertrain.run_files.streams.streams import Tail, stream_names
 from clustertrain.storage import Location
 
@@ -31,7 +29,7 @@ class AttemptFollower:
         self._tails: dict[str, Tail] = {}
         self._due: list[str] = []  # the streams whose turn comes before the next listing
 
-    def new(self, *, of_all: bool = False) -> list[dict[str, Any]]:
+    def new(self, *, of_all: bool = False) -> list[Record]:
         """Return the new records by time.
 
         Args:
@@ -53,14 +51,14 @@ class AttemptFollower:
         return list(self._tails)
 
 
-def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
+def events_of_attempt(attempt: Attempt) -> list[Record]:
     """Return all events of an attempt, from every node, by time."""
     names = filter(is_events_stream, stream_names(attempt.run, attempt.key))
     events = [event for name in names for event in read_events(attempt.run, f"{attempt.key}/{name}")]
     return sorted(events, key=lambda event: float(event["time"]))
 
 
-def events_of_last_attempts(storage: Location, name: str) -> list[list[dict[str, Any]]]:
+def events_of_last_attempts(storage: Location, name: str) -> list[list[Record]]:
     """Return the events of each of a run's last three attempts, the newest first.
 
     The list is empty if the storage cannot be read now.
@@ -71,31 +69,31 @@ def events_of_last_attempts(storage: Location, name: str) -> list[list[dict[str,
     return []
 
 
-def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:
+def newest_group(attempt: Attempt) -> Record | None:
     """Return the event of the newest start of the attempt's workers, or None if there was none."""
     groups = (event for event in reversed(events_of_attempt(attempt)) if event["kind"] == "group_started")
     return next(groups, None)
 
 
-def ranks_of(group: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
+def ranks_of(group: Record | None) -> tuple[Record, ...]:
     """Return the ranks in the event of a start; other programs may have written something else there."""
     ranks = group.get("ranks") if group is not None else None
     return tuple(rank for rank in ranks if isinstance(rank, dict)) if isinstance(ranks, list) else ()
 
 
-def host_of(group: Mapping[str, Any] | None, rank: int) -> str | None:
+def host_of(group: Record | None, rank: int) -> str | None:
     """Return the host of a rank, by the event of a start; None if it has no such rank."""
     return next((str(each["host"]) for each in ranks_of(group) if each.get("rank") == rank), None)
 
 
-def curve(run: RunDir) -> list[dict[str, Any]]:
+def curve(run: RunDir) -> list[Record]:
     """Return the metrics of a generation, as if it had never been interrupted.
 
     A start that resumes from step s supersedes every earlier record of a step after s: those steps are
     repeated. It may begin with what followed step s, and supersedes those records as well. An attempt that
     starts over with a changed job supersedes all of them.
     """
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     for attempt in run.attempts():
         changes = attempt.changes.read()
         if changes is not None and changes.starts_over:

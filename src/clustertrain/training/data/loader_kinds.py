@@ -27,6 +27,7 @@ from clustertrain.training.data.streaming import (
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.rng import derive_seed
 from clustertrain.training.task import Task, collate_of
+from clustertrain.training.values import Batch, Dataset, State
 
 
 def dataset_of(
@@ -82,7 +83,7 @@ def dataset_of(
     return dataset, size
 
 
-def samples_of(dataset: Any, rank_info: RankInfo) -> int:
+def samples_of(dataset: Dataset, rank_info: RankInfo) -> int:
     """Return the number of samples of all ranks together; all ranks call it.
 
     Of a stream that splits itself, each rank counts as many as the rank with the fewest.
@@ -93,7 +94,7 @@ def samples_of(dataset: Any, rank_info: RankInfo) -> int:
 
 
 def split_of(
-    task: Task, dataset: Any, state: dict[str, Any] | None, start: Position, rank_info: RankInfo
+    task: Task, dataset: Dataset, state: State | None, start: Position, rank_info: RankInfo
 ) -> SplitStream | None:
     """Return the training data as a SplitStream at `start` of the checkpoint `state`, or None for other data.
 
@@ -107,7 +108,7 @@ def split_of(
     return split
 
 
-def weight_sums_of(task: Task, dataset: Any, size: int) -> torch.Tensor | None:
+def weight_sums_of(task: Task, dataset: Dataset, size: int) -> torch.Tensor | None:
     """Return the sums of the weights with which a task draws its samples, or None if it takes each once.
 
     Raises:
@@ -142,11 +143,11 @@ def weight_sums_of(task: Task, dataset: Any, size: int) -> torch.Tensor | None:
 
 def loader_of(
     task: Task,
-    dataset: Any,
+    dataset: Dataset,
     order: TrainOrder,
     rank_info: RankInfo,
     note: Callable[[str], None],
-) -> Iterable[tuple[MicroBatch, Any]]:
+) -> Iterable[tuple[MicroBatch, Batch]]:
     """Return the batches of a rank, in its order, from a task's training data, which may be a SplitStream.
 
     Args:
@@ -169,7 +170,7 @@ def loader_of(
 
 
 def evaluation_keys(
-    dataset: Any, samples: int, batch_size: int, rank: int, world_size: int
+    dataset: Dataset, samples: int, batch_size: int, rank: int, world_size: int
 ) -> list[MicroBatch]:
     """Return one rank's batches of an evaluation of `samples` of the data set, all or fewer.
 
@@ -186,14 +187,14 @@ def evaluation_keys(
     return [MicroBatch(ids[i : i + batch_size], derive_seed(rank, i), 1.0, None) for i in starts]
 
 
-def processes_of(dataset: Any, processes: int) -> int:
+def processes_of(dataset: Dataset, processes: int) -> int:
     """Return how many of the loader processes of a rank read this data."""
     if splits_itself(dataset):
         return 0
     return min(processes, 1) if is_stream(dataset) else processes
 
 
-def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStream | SplitStream:
+def batch_fetch(dataset: Dataset, collate: Collate, name: str) -> Fetch | BatchOfStream | SplitStream:
     """Return an object whose `fetch[key]` is a batch, for an evaluation or a rehearsal."""
     if splits_itself(dataset):
         return SplitStream(dataset, collate, name, restarts=True)
@@ -202,7 +203,7 @@ def batch_fetch(dataset: Any, collate: Collate, name: str) -> Fetch | BatchOfStr
     return Fetch(dataset, collate)
 
 
-def sample_batch(dataset: Any, batch_size: int) -> MicroBatch:
+def sample_batch(dataset: Dataset, batch_size: int) -> MicroBatch:
     """Return the key of samples at equal distances over the data set, or of the first ones of a stream."""
     count = min(batch_size, len(dataset))
     ids = list(range(count)) if is_stream(dataset) else [i * len(dataset) // count for i in range(count)]

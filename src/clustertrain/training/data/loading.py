@@ -25,8 +25,9 @@ from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.data.sampling import MicroBatch
 from clustertrain.training.nested_tensors import map_tensors
 from clustertrain.training.ranks.rng import private_rng
+from clustertrain.training.values import Batch, Dataset, Sample
 
-Collate = Callable[[list[Any]], Any]
+Collate = Callable[[list[Sample]], Batch]
 
 
 class Fetch:
@@ -36,12 +37,12 @@ class Fetch:
     for any other dataset one call per sample.
     """
 
-    def __init__(self, dataset: Any, collate: Collate) -> None:
+    def __init__(self, dataset: Dataset, collate: Collate) -> None:
         self._dataset = dataset
         self._collate = collate
         self._is_tensors = collate is default_collate and type(dataset) is TensorDataset
 
-    def __getitem__(self, key: MicroBatch) -> Any:
+    def __getitem__(self, key: MicroBatch) -> Batch:
         if self._is_tensors:
             ids = torch.tensor(key.ids)
             return [tensor[ids] for tensor in self._dataset.tensors]
@@ -64,14 +65,14 @@ class Loader:
     """
 
     def __init__(
-        self, fetch: Any, keys: Iterable[MicroBatch], *, processes: int, device: torch.device, reuse: bool
+        self, fetch: Dataset, keys: Iterable[MicroBatch], *, processes: int, device: torch.device, reuse: bool
     ) -> None:
         self._fetch = fetch
         self._keys = keys
         self._copied = CopyToDevice(device)
         self._loader = loader_with_processes(fetch, keys, processes, device, reuse) if processes else None
 
-    def __iter__(self) -> Iterator[tuple[MicroBatch, Any]]:
+    def __iter__(self) -> Iterator[tuple[MicroBatch, Batch]]:
         if self._loader is None:
             for key in self._keys:
                 yield key, self._copied(self._fetch[key])
@@ -91,7 +92,7 @@ class CopyToDevice:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: Batch) -> Batch:
         if self._stream is None:
             return to_device(batch, self._device)
         current = torch.cuda.current_stream(self._device)
@@ -110,10 +111,10 @@ class CopyToDevice:
 class _Sent:
     """A fetch whose errors of clustertrain are values: DataLoader would put a traceback in their text."""
 
-    def __init__(self, fetch: Any) -> None:
+    def __init__(self, fetch: Dataset) -> None:
         self._fetch = fetch
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Batch:
         try:
             return self._fetch[key]
         except ClusterTrainError as error:
@@ -123,8 +124,8 @@ class _Sent:
 
 
 def loader_with_processes(
-    fetch: Any, keys: Iterable[Any], processes: int, device: torch.device, reuse: bool
-) -> DataLoader[Any]:
+    fetch: Dataset, keys: Iterable[object], processes: int, device: torch.device, reuse: bool
+) -> DataLoader[Batch]:
     """Return a DataLoader of `fetch[key]` for each key; `loaded` iterates over it."""
     # forkserver: this process has threads (Ray's, gloo's, CUDA's), and a fork of it could inherit a locked
     # lock. The server starts without threads, imports torch once, and forks the loader processes.
@@ -150,7 +151,7 @@ def _end_with_a_lost_batch(worker_id: int) -> None:
     Python's queue would drop the batch, and training would wait for it forever.
     """
 
-    def end(error: BaseException, batch: Any) -> None:
+    def end(error: BaseException, batch: Batch) -> None:
         traceback.print_exception(error)
         sys.stderr.flush()
         os._exit(1)
@@ -158,11 +159,11 @@ def _end_with_a_lost_batch(worker_id: int) -> None:
     Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined]  # made to be overridden
 
 
-def _as_it_is(batch: Any) -> Any:
+def _as_it_is(batch: Batch) -> Any:
     return batch
 
 
-def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
+def loaded(loader: DataLoader[Batch]) -> Iterator[Batch]:
     """Yield the values of a loader with processes, and raise an error that a process sent."""
     try:
         values = iter(loader)
@@ -174,7 +175,7 @@ def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
         yield value
 
 
-def sent_copy(fetch: Any, processes: int = 1, file: BytesIO | None = None) -> Any:
+def sent_copy(fetch: Dataset, processes: int = 1, file: BytesIO | None = None) -> Dataset:
     """Return the copy of `fetch` that a loader process gets.
 
     Here the copy shares tensors and arrays with `fetch`: they always pickle, and may be large.
@@ -214,7 +215,7 @@ def _unpicklable(processes: int, error: Exception) -> JobError:
     )
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return `batch` with its tensors on `device`; to a GPU from pinned memory, without waiting."""
 
     def move(tensor: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from clustertrain.training.data.sampling import MicroBatch
 from clustertrain.training.data.streaming import digest_of, is_stream
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.task import Task
+from clustertrain.training.values import Dataset
 
 _WITHIN_S = 2.0
 
@@ -56,7 +57,7 @@ def differing_sample(task: Task, datasets: Mapping[str, Any], seed: int, rank_in
     return None
 
 
-def _digests(dataset: Any, seed: int, ends_s: float) -> Iterator[tuple[int, int]]:
+def _digests(dataset: Dataset, seed: int, ends_s: float) -> Iterator[tuple[int, int]]:
     """Yield the digests of the samples that are the same when they are fetched again.
 
     A sample that differs has a time in it, or random numbers of its own. Samples that raise an error have no

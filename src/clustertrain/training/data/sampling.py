@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from clustertrain.errors import JobError
 from clustertrain.training.ranks.rng import derive_seed
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.values import State
 
 UNKNOWN = 1 << 62  # the number of samples of a stream without a length
 
@@ -52,7 +53,7 @@ class Position:
     missed_steps: int = 0  # of epochs in which a stream had fewer samples than its length says
 
     @classmethod
-    def of(cls, state: dict[str, Any] | None) -> Position:
+    def of(cls, state: State | None) -> Position:
         return cls(**state["position"]) if state is not None else cls()
 
 

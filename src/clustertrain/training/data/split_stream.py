@@ -19,11 +19,12 @@ from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.ranks.dtensors import map_state
 from clustertrain.training.ranks.rng import private_rng
 from clustertrain.training.saving import check_readable
+from clustertrain.training.values import Batch, Dataset, State
 
 _END = object()
 
 
-def splits_itself(dataset: Any) -> bool:
+def splits_itself(dataset: Dataset) -> bool:
     """Return whether each rank gets samples of its own from a data set."""
     methods = ("state_dict", "load_state_dict")
     return is_stream(dataset) and all(callable(getattr(dataset, method, None)) for method in methods)
@@ -38,14 +39,14 @@ class SplitStream:
             stream itself may go on where it was left, or in another order.
     """
 
-    def __init__(self, dataset: Any, collate: Collate, name: str, *, restarts: bool = False) -> None:
+    def __init__(self, dataset: Dataset, collate: Collate, name: str, *, restarts: bool = False) -> None:
         self._dataset, self._collate, self._name, self._restarts = dataset, collate, name, restarts
         self._iterator: Iterator[Any] | None = None
         self._last_id = -1
         self._taken = 0  # since the stream was begun, also before a resume
         self._resumed: tuple[int, Any] | None = None  # at which step, and the state
 
-    def __getitem__(self, key: MicroBatch) -> Any:
+    def __getitem__(self, key: MicroBatch) -> Batch:
         if self._restarts and key.ids[0] <= self._last_id:
             self._iterator, self._taken = None, 0
         self._last_id = key.ids[-1]
@@ -87,7 +88,7 @@ class SplitStream:
         check_readable({"train_data": stream})
         return gather_objects({"taken": self._taken, "stream": stream}, rank_info)
 
-    def check(self, first_batch: Any, start: Position, rank_info: RankInfo) -> str | None:
+    def check(self, first_batch: Batch, start: Position, rank_info: RankInfo) -> str | None:
         """Check that a resume can read the state, and compare the first batches of the ranks.
 
         All ranks call it before the first step.
@@ -107,7 +108,7 @@ class SplitStream:
             "because the stream has state_dict and load_state_dict. Split it by rank, or remove these methods"
         )
 
-    def resume(self, state: dict[str, Any], position: Position, rank_info: RankInfo) -> None:
+    def resume(self, state: State, position: Position, rank_info: RankInfo) -> None:
         """Continue at `position` of a checkpoint.
 
         Raises:

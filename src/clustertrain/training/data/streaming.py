@@ -22,11 +22,12 @@ from clustertrain.training.data.sampling import UNKNOWN, MicroBatch, Position, T
 from clustertrain.training.nested_tensors import map_leaves
 from clustertrain.training.ranks.distributed import AsyncMax, RankInfo
 from clustertrain.training.ranks.rng import KeptRng, derive_seed, private_rng
+from clustertrain.training.values import Batch, Dataset, Sample
 
 _DIGESTED_BYTES = 1 << 20  # of a sample
 
 
-def is_stream(dataset: Any) -> bool:
+def is_stream(dataset: Dataset) -> bool:
     """Return whether a data set has samples in turn only."""
     return isinstance(dataset, IterableDataset)
 
@@ -41,7 +42,7 @@ class StreamFetch:
     """
 
     def __init__(
-        self, dataset: Any, collate: Collate, seed: int, *, rank: int = 0, world_size: int = 1
+        self, dataset: Dataset, collate: Collate, seed: int, *, rank: int = 0, world_size: int = 1
     ) -> None:
         self.dataset = dataset
         self._collate, self._seed = collate, seed
@@ -88,7 +89,7 @@ class BatchOfStream:
     def __init__(self, fetch: StreamFetch, name: str) -> None:
         self._fetch, self._name = fetch, name
 
-    def __getitem__(self, key: MicroBatch) -> Any:
+    def __getitem__(self, key: MicroBatch) -> Batch:
         found = self._fetch[key]
         if isinstance(found, int):
             raise JobError(
@@ -187,7 +188,7 @@ def stream_batches(
     processes: int,
     name: str,
     note: Callable[[str], None],
-) -> Iterator[tuple[MicroBatch, Any]]:
+) -> Iterator[tuple[MicroBatch, Batch]]:
     """Yield (micro-batch, batch on the device), as loading.Loader does.
 
     At each step all ranks compare their places.
@@ -236,7 +237,7 @@ def _check_agreement(of_ranks: torch.Tensor | None, name: str) -> None:
         )
 
 
-def digest_of(sample: Any) -> int:
+def digest_of(sample: Sample) -> int:
     """Return a number of 63 bits for the tensors, arrays, numbers and texts in a sample.
 
     Of an absolute path it has the name of the file, because the folder may be another one on each node.

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from clustertrain.training.measured.step_times import StepTimes, Times
 from clustertrain.training.measured.stragglers import Stragglers, by_rank, straggler_text
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects, gather_over_ranks
 from clustertrain.training.task import Task
+from clustertrain.training.values import Batch
 
 
 class StepWatch:
@@ -44,7 +44,7 @@ class StepWatch:
         self._stragglers = Stragglers()
         self.profile = StepProfile(order, rank_info, profile, log)
 
-    def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
+    def batches(self, batches: Iterable[tuple[MicroBatch, Batch]]) -> Iterator[tuple[MicroBatch, Batch]]:
         return self._times.batches(batches, before=self.profile.begin_if_due)
 
     def backward(self, loss: torch.Tensor, *, exchanges: bool) -> None:

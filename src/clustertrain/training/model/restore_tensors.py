@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from clustertrain.training.ranks.dtensors import is_divided, map_state
+from clustertrain.training.values import State
 
 
 def with_tensors(
-    state: dict[str, Any],
+    state: State,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     fill: Callable[[dict[str, torch.Tensor]], None],

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from clustertrain.training.values import State
+
 if TYPE_CHECKING:
     import torch
 
@@ -40,7 +42,7 @@ class Host(Protocol):
     def requests(self) -> Requests:
         """Return what was requested since the last call; called on rank 0, once a step."""
 
-    def restore(self) -> dict[str, Any] | None:
+    def restore(self) -> State | None:
         """Return the state passed to `save`, on all ranks, or None on a fresh start.
 
         Its tensors are on the CPU. Tensors that were divided among ranks are on the meta device: `fill` reads
@@ -54,13 +56,13 @@ class Host(Protocol):
         its part of a divided tensor (a DTensor).
         """
 
-    def reserve(self, state: dict[str, Any]) -> None:
+    def reserve(self, state: State) -> None:
         """Allocate buffers for saves of tensors like these (live).
 
         It is called on all ranks after the first step.
         """
 
-    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
+    def save(self, state: State, progress: SaveProgress) -> None:
         """Begin to save `state` (live tensors: copy them before returning); called on all ranks."""
 
     def wait_for_write(self, timeout_s: float) -> int | None:
@@ -73,7 +75,7 @@ class Host(Protocol):
     def is_writing(self) -> bool:
         """Return whether this rank still writes a checkpoint, to the storage or to the memory of its node."""
 
-    def memory_lacks(self, state: dict[str, Any]) -> str:
+    def memory_lacks(self, state: State) -> str:
         """Prepare checkpoints of a state like this one in the memory of this node.
 
         It is called on all ranks after the first step.
@@ -82,7 +84,7 @@ class Host(Protocol):
             what the node lacks for them, or empty.
         """
 
-    def save_in_memory(self, state: dict[str, Any], progress: SaveProgress) -> None:
+    def save_in_memory(self, state: State, progress: SaveProgress) -> None:
         """Begin to save `state` in the memory of this node; called on all ranks, as `save`.
 
         The checkpoint is for a start of the workers after some have died.

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from clustertrain.errors import DataError, JobError
 from clustertrain.training.ranks.distributed import RankInfo, gather_objects
 from clustertrain.training.task import Task
+from clustertrain.training.values import State
 
 _BOTH = "Return the same each time: the mean as a tensor, or (sum, count)."
 Count = float | torch.Tensor  # a tensor stays on the GPU, where reading it would wait
@@ -28,7 +29,7 @@ def parts(loss: Any) -> tuple[Any, Any]:
     return loss if isinstance(loss, tuple) and len(loss) == 2 else (loss, None)
 
 
-def number_of(count: Any) -> Count:
+def number_of(count: Count) -> Count:
     """Return a count as a number, or as a tensor that stays on the GPU, so that nothing waits for it."""
     if isinstance(count, torch.Tensor) and count.device.type != "cpu":
         return count.detach().double().reshape(())
@@ -41,7 +42,7 @@ def mean_of(loss: torch.Tensor, count: Count) -> torch.Tensor:
     return loss.double() / divisor
 
 
-def check_kind(what: str, count: Any, *, is_counted: bool) -> None:
+def check_kind(what: str, count: Count | None, *, is_counted: bool) -> None:
     """Check that a loss has a count if the losses before had one, and only then.
 
     Raises:
@@ -145,5 +146,5 @@ class Counts:
         """Return the state for a checkpoint, which is empty for a task whose losses are means."""
         return {"count_unit": self._unit} if self._unit else {}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: State) -> None:
         self._unit = state.get("count_unit", 0.0)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clustertrain.training.step.precision import Precision
+from clustertrain.training.task import Loss
 
 REMEDY = "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps"
 _GPU_BATCHES = 100  # that are looked at: the program waits for the GPU, which a whole run should not
@@ -27,7 +28,7 @@ class NotFinite:
         self._model, self._precision, self._left = model, precision, _GPU_BATCHES
         self.where = ""
 
-    def look(self, loss: torch.Tensor, loss_of: Callable[[nn.Module], Any]) -> None:
+    def look(self, loss: torch.Tensor, loss_of: Callable[[nn.Module], Loss]) -> None:
         """Find the first module whose output is not finite, if the loss is not.
 
         Args:
@@ -39,7 +40,7 @@ class NotFinite:
         if not loss.detach().isfinite().all():
             self.where = self._first(loss_of)
 
-    def _first(self, loss_of: Callable[[nn.Module], Any]) -> str:
+    def _first(self, loss_of: Callable[[nn.Module], Loss]) -> str:
         found = ["Every module's output was finite: look at the targets and the loss function.\n"]
 
         def look(name: str, module: nn.Module, inputs: Any, output: Any) -> None:

@@ -21,6 +21,7 @@ from clustertrain.training.saving import owned
 from clustertrain.training.step.precision import LossScaler
 from clustertrain.training.step.schedule import Schedule
 from clustertrain.training.task import Task
+from clustertrain.training.values import State
 
 _SCHEDULED = {"lr", "momentum", "betas"}  # what schedulers change in the groups of an optimizer
 
@@ -187,7 +188,7 @@ class Optimization:
         groups = self.optimizer.param_groups
         return [{key: value for key, value in group.items() if key != "params"} for group in groups]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         self._follow()
         return {
             "optimizer": self.optimizer.state_dict(),
@@ -199,7 +200,7 @@ class Optimization:
             "horizon": self._horizon,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: State) -> None:
         """Load `state`, bit-identically if global batch, length of the run and job are the same.
 
         If they differ (more epochs, another number of ranks, another learning rate), the saved schedule would
@@ -227,7 +228,7 @@ class Optimization:
             done = state["position"][self._unit]  # a ChainedScheduler has no last_epoch
             _step(self._scheduler, (schedule or {}).get("last_epoch", done) if is_same_unit else done)
 
-    def _load_optimizer(self, state: dict[str, Any]) -> None:
+    def _load_optimizer(self, state: State) -> None:
         found, own = state["optimizer_class"], type(self.optimizer).__name__
         if found != own:
             raise _unusable(f"is of {found}, and Task.optimizer() returned {own}")

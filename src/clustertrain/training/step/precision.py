@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 
 from clustertrain.errors import JobError
+from clustertrain.training.values import State
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -99,10 +99,10 @@ class LossScaler:
             return {}
         return {"loss_scale": self._scaler.get_scale(), "skipped_steps": self.skipped_steps or 0}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {**self._scaler.state_dict(), "skipped_steps": self.skipped_steps} if self.enabled else {}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: State) -> None:
         """Load `state`; one of another precision is empty, and changes nothing."""
         if self.enabled and state:
             self._scaler.load_state_dict(state)

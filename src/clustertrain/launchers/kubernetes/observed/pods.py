@@ -22,7 +22,7 @@ def at(value: Any, *keys: str) -> Any:
     return value
 
 
-def mapping(value: Any, *keys: str) -> Mapping[str, Any]:
+def mapping(value: Any, *keys: str) -> Object:
     """Return the mapping at these keys, or an empty one."""
     found = at(value, *keys)
     return found if isinstance(found, Mapping) else {}

@@ -28,6 +28,7 @@ from clustertrain.launchers.kubernetes.render.patches import patched
 from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.pods import (
     RUN_LABEL,
+    Manifest,
     head_parameters,
     head_template,
     of_the_site,
@@ -49,8 +50,6 @@ MOST_CODE_BYTES = 900_000  # a Kubernetes object has at most 1 MiB in all
 _MOST_SOURCE_BYTES = 100_000
 _SUBMITTER_RETRIES = 8
 _STORAGE, _VERSION = "clustertrain.io/storage", "clustertrain.io/version"
-
-Manifest = dict[str, Any]
 
 
 def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa: B008  it is frozen

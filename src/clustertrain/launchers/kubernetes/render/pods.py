@@ -37,6 +37,8 @@ from clustertrain.node import variables
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.node.version import __version__
 
+Manifest = dict[str, Any]
+
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 _JOB_ANNOTATION = "clustertrain.io/job"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
@@ -70,7 +72,7 @@ def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
     return own if role is None else {**own, ROLE_LABEL: role}
 
 
-def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
+def head_template(run: PodJob, config_map: str) -> Manifest:
     limits = {
         "RAY_JOB_STOP_WAIT_TIME_S": str(run.grace_s - 10),
         "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(round(run.section.start_deadline_s)),
@@ -88,7 +90,7 @@ def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
     return template
 
 
-def worker_template(run: PodJob, config_map: str) -> dict[str, Any]:
+def worker_template(run: PodJob, config_map: str) -> Manifest:
     container = {
         **_container(run, WORKER_CONTAINER),
         "env": _environment(run, _RAY_START),
@@ -105,7 +107,7 @@ def worker_template(run: PodJob, config_map: str) -> dict[str, Any]:
     return template
 
 
-def submitter_template(run: PodJob, entrypoint: str) -> dict[str, Any]:
+def submitter_template(run: PodJob, entrypoint: str) -> Manifest:
     """Return the template of the pod that submits the run to Ray, and again if the head is replaced."""
     container = {
         **_container(run, SUBMITTER_CONTAINER),
@@ -123,7 +125,7 @@ def submitter_template(run: PodJob, entrypoint: str) -> dict[str, Any]:
     return {"metadata": _metadata(run, "submitter"), "spec": spec}
 
 
-def reader_pod(job: Job, name: str, limit_s: int) -> dict[str, Any]:
+def reader_pod(job: Job, name: str, limit_s: int) -> Manifest:
     """Return a pod in which `kubectl exec` reads the storage of a run whose own pods are gone.
 
     It waits for `limit_s` seconds. The job file is an annotation of the pod, since the ConfigMap with the job
@@ -202,7 +204,7 @@ def ports_of_ray(run: PodJob) -> dict[str, str]:
     }
 
 
-def add_network(run: PodJob, spec: dict[str, Any]) -> None:
+def add_network(run: PodJob, spec: Manifest) -> None:
     """Add to the spec of a worker's pod what the job asks for."""
     section, worker = run.section, spec["containers"][0]
     if section.worker_capabilities:
@@ -219,8 +221,8 @@ def add_network(run: PodJob, spec: dict[str, Any]) -> None:
 
 
 def _template(
-    run: PodJob, role: str, config_map: str, container: dict[str, Any], annotations: Mapping[str, str] = {}
-) -> dict[str, Any]:
+    run: PodJob, role: str, config_map: str, container: Manifest, annotations: Mapping[str, str] = {}
+) -> Manifest:
     disk = {"emptyDir": {"sizeLimit": disk_limit(run)}}
     is_packed = run.packed is not None
     mounts = [_TMP_MOUNT, _JOB_MOUNT, *([_CODE_MOUNT] if is_packed else []), *_mounts(run)]
@@ -248,21 +250,21 @@ def _template(
     return {"metadata": _metadata(run, role, annotations), "spec": spec}
 
 
-def _metadata(run: PodJob, role: str, annotations: Mapping[str, str] = {}) -> dict[str, Any]:
+def _metadata(run: PodJob, role: str, annotations: Mapping[str, str] = {}) -> Manifest:
     """Return the labels and annotations of a pod; `annotations` are for pods of this role only."""
     labels = run.section.pod_labels | run_labels(run, role)
     own = {"labels": labels, "annotations": {**run.section.pod_annotations, **annotations}}
     return of_the_site(run.section, own)
 
 
-def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def of_the_site(section: Kubernetes, metadata: Manifest) -> dict[str, dict[str, str]]:
     """Return the labels and annotations of an object, with the common ones of the job or its site."""
     given = {"labels": section.labels, "annotations": section.annotations}
     both = {key: {**given[key], **metadata.get(key, {})} for key in given}
     return {key: each for key, each in both.items() if each}
 
 
-def common_fields(run: PodJob) -> dict[str, Any]:
+def common_fields(run: PodJob) -> Manifest:
     """Return the fields that all pods of the run have in common."""
     section = run.section
     optional = {
@@ -283,7 +285,7 @@ def common_fields(run: PodJob) -> dict[str, Any]:
     }
 
 
-def _ids(run_as: RunAs) -> dict[str, Any]:
+def _ids(run_as: RunAs) -> Manifest:
     """Return the user and the groups; if the cluster assigns them, only that the user is not root."""
     not_root = {"runAsNonRoot": True}
     if run_as.by == "cluster":
@@ -297,8 +299,8 @@ def _ids(run_as: RunAs) -> dict[str, Any]:
     }
 
 
-def _container(run: PodJob, name: str) -> dict[str, Any]:
-    container: dict[str, Any] = {
+def _container(run: PodJob, name: str) -> Manifest:
+    container: Manifest = {
         "name": name,
         "image": run.job.image,
         "imagePullPolicy": run.section.pull_policy,
@@ -314,7 +316,7 @@ def _container(run: PodJob, name: str) -> dict[str, Any]:
     return container
 
 
-def _environment(run: PodJob, more: dict[str, str]) -> list[dict[str, Any]]:
+def _environment(run: PodJob, more: dict[str, str]) -> list[Manifest]:
     variables_set = {
         "HOME": "/tmp",
         "USER": "clustertrain",  # Python asks for a name, and a user that the cluster assigned has none
@@ -332,7 +334,7 @@ def _environment(run: PodJob, more: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _pre_stop_hook(role: str) -> dict[str, Any]:
+def _pre_stop_hook(role: str) -> Manifest:
     """Return the preStop hook, which runs before SIGTERM.
 
     In a worker's pod it requests a save, in the head's pod a save and a stop.
@@ -340,7 +342,7 @@ def _pre_stop_hook(role: str) -> dict[str, Any]:
     return {"preStop": {"exec": {"command": [_PYTHON, "-m", f"{_IN_POD}.pre_stop", role]}}}
 
 
-def _post_start_hook(run: PodJob) -> dict[str, Any]:
+def _post_start_hook(run: PodJob) -> Manifest:
     """Return the postStart hook with storage on S3: a process that sends logs and metrics of the pod's ranks.
 
     Its output goes to a file. If it kept the hook's pipe open, the kubelet would wait for its end.
@@ -351,7 +353,7 @@ def _post_start_hook(run: PodJob) -> dict[str, Any]:
     return {"postStart": {"exec": {"command": ["/bin/sh", "-c", command]}}}
 
 
-def _probes(run: PodJob, port: int = HEALTH_PORT) -> dict[str, Any]:
+def _probes(run: PodJob, port: int = HEALTH_PORT) -> Manifest:
     """Return startup and readiness probes in place of the operator's.
 
     The replaced probes begin after 10 s, then run every 5 s, and restart a container whose Ray has not
@@ -369,20 +371,20 @@ def _probes(run: PodJob, port: int = HEALTH_PORT) -> dict[str, Any]:
     }
 
 
-_TMP_MOUNT: dict[str, Any] = {"name": "tmp", "mountPath": "/tmp"}
-_JOB_MOUNT: dict[str, Any] = {"name": "job", "mountPath": f"{OWN_FOLDER}/job", "readOnly": True}
-_CODE_MOUNT: dict[str, Any] = {"name": "code", "mountPath": WRITABLE}
+_TMP_MOUNT: Manifest = {"name": "tmp", "mountPath": "/tmp"}
+_JOB_MOUNT: Manifest = {"name": "job", "mountPath": f"{OWN_FOLDER}/job", "readOnly": True}
+_CODE_MOUNT: Manifest = {"name": "code", "mountPath": WRITABLE}
 
 
-def _small_tmp(run: PodJob) -> dict[str, Any]:
+def _small_tmp(run: PodJob) -> Manifest:
     return {"name": "tmp", "emptyDir": {"sizeLimit": disk_limit(run, small=True)}}
 
 
-def _volumes(run: PodJob) -> list[dict[str, Any]]:
+def _volumes(run: PodJob) -> list[Manifest]:
     return [{"name": f"volume-{n}", **_source(volume)} for n, volume in enumerate(run.volumes)]
 
 
-def _source(volume: Volume) -> dict[str, Any]:
+def _source(volume: Volume) -> Manifest:
     if volume.claim is not None:
         return {"persistentVolumeClaim": {"claimName": volume.claim}}
     if volume.secret is not None:
@@ -392,7 +394,7 @@ def _source(volume: Volume) -> dict[str, Any]:
     return {"hostPath": {"path": volume.host_path, "type": "Directory"}}
 
 
-def _mounts(run: PodJob) -> list[dict[str, Any]]:
+def _mounts(run: PodJob) -> list[Manifest]:
     read_only = [each.read_only or each.secret or each.config_map for each in run.volumes]
     return [
         {"name": f"volume-{n}", "mountPath": volume.mount, **({"readOnly": True} if read_only[n] else {})}
