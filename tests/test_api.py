@@ -196,27 +196,15 @@ def test_a_mistake_in_a_mapping_names_its_key():
 @pytest.mark.parametrize(
     ("arguments", "call"),
     [
-        pytest.param(
-            ["submit", "--to", "local", "job.yaml"],
-            lambda: clustertrain.submit("job.yaml", "local"),
-            marks=pytest.mark.slow,  # it imports the code in a process
-        ),
         (["submit", "--to", "slurm", "job.yaml"], lambda: clustertrain.submit("job.yaml", "slurm")),
-        (["submit", "--to", "kubernetes", "job.yaml"], lambda: clustertrain.submit("job.yaml", "kubernetes")),
         (
             ["submit", "--to", "slurm", "--set", "train.epochs=x", "job.yaml"],
             lambda: clustertrain.submit("job.yaml", "slurm", overrides={"train.epochs": "x"}),
         ),
-        (["submit", "--to", "slurm", "none.yaml"], lambda: clustertrain.submit("none.yaml", "slurm")),
         (
             ["run", "--set", "resources.workers=999", "job.yaml"],
             lambda: clustertrain.run("job.yaml", overrides={"resources.workers": 999}),
         ),
-        (
-            ["run", "--set", "task=m:None", "job.yaml"],
-            lambda: clustertrain.run("job.yaml", overrides={"task": "m:None"}),
-        ),
-        (["status", "job.yaml"], lambda: clustertrain.open("job.yaml")),
         (["status", "nothing"], lambda: clustertrain.open("nothing")),
         (["ls", "nothing"], lambda: clustertrain.runs("nothing")),
     ],

@@ -71,15 +71,6 @@ def started(attempt, number, workers):
     return restart
 
 
-def test_a_start_has_the_largest_number_that_has_room(attempt, nodes):
-    cluster = given_ray()
-    assert cluster.workers_now(attempt, SIZES) == Workers(8)
-    nodes.alive = ["a"]
-    assert cluster.workers_now(attempt, SIZES) == Workers(4)
-    nodes.alive = []
-    assert cluster.workers_now(attempt, SIZES) == Workers(2), "Ray Train waits for the smallest"
-
-
 def test_a_failure_is_followed_by_a_start_with_fewer_workers_if_a_node_is_lost(attempt, nodes):
     policy = RetryPolicy(AttemptRef.of(attempt), 9, given_ray(0.1, 9.0), SIZES)
     assert fails(attempt, policy, 0, workers=Workers(8)) == Workers(8)  # all nodes are there

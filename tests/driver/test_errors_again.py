@@ -7,10 +7,8 @@ from urllib.error import URLError
 
 import pytest
 
-from clustertrain.driver.cause.failures import _died_of_lost_peer
 from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.signature import signature, signature_of
-from clustertrain.observe.explain.first_cause import shows_lost_peer
 from clustertrain.worker.code.error_report import ErrorReport, Frame
 from clustertrain.worker.code.printed_traceback import base_names
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
@@ -252,54 +250,3 @@ def test_the_line_is_part_of_the_signature_and_the_rank_is_not():
     assert signature_of(report) == "ValueError at task.py:7 in loss: no"
     other = ErrorReport("ValueError", "no", frames=(Frame("task.py", 8, "loss"),))
     assert signature_of(other) != signature_of(report)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("DistBackendError", "NCCL error in: NCCLUtils.cpp:133"),
-        ("DistNetworkError", "The client socket has failed to connect"),
-        (
-            "RuntimeError",
-            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
-        ),
-        ("RuntimeError", "ncclRemoteError: a remote process exited"),
-    ],
-)
-def test_what_torch_reports_of_a_rank_that_is_gone(name, message):
-    assert shows_lost_peer(f"{name}: {message}")
-    assert not shows_lost_peer("ValueError: no peer in sight")
-
-
-# What torch 2.x and NCCL write to the log of a rank before they abort it.
-OF_NCCL = {
-    "peer": """
-[rank0]:[E1123 ProcessGroupNCCL.cpp:2093] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog \
-thread terminated with exception: NCCL error: remote process exited or there was a network error, \
-NCCL version 2.27.5
-ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
-terminate called after throwing an instance of 'c10::DistBackendError'
-Fatal Python error: Aborted
-""",
-    "absent": """
-[rank0]:[E1123 ProcessGroupNCCL.cpp:688] [Rank 0] Watchdog caught collective operation timeout: \
-WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) \
-ran for 600013 milliseconds before timing out.
-To avoid data inconsistency, we are taking the entire process down.
-Fatal Python error: Aborted
-""",
-    "own": """
-[rank3]:[E1123 ProcessGroupNCCL.cpp:2093] [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog \
-thread terminated with exception: CUDA error: an illegal memory access was encountered
-terminate called after throwing an instance of 'c10::DistBackendError'
-Fatal Python error: Aborted
-""",
-    "killed": "step 7\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("log", "expected"), [("peer", True), ("absent", True), ("own", False), ("killed", False)]
-)
-def test_a_rank_that_nccl_aborted_for_another_one_is_not_the_cause(log, expected):
-    assert _died_of_lost_peer(OF_NCCL[log]) is expected

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 NO_NETWORK = "import urllib.request as u; u.urlopen('http://no-such-host.invalid/x')"
 NO_DRIVER = "import torch; torch.zeros(1).cuda()"
 NO_PACKAGE = "import no_such_package"
-NO_SERVER = "import urllib.request as u; u.urlopen('http://127.0.0.1:9/x')"
 NO_KEY = "{}['labels']"
 ARGPARSE = "import argparse; argparse.ArgumentParser().parse_args(['--lrr', '3'])"
 CLICK = "import click; click.command()(lambda: None)(['--lrr', '3'])"
@@ -78,11 +77,6 @@ def test_a_mistake_in_a_function_costs_a_restart_only_after_a_step(attempt):
     reached.set(1)
     reached.close()
     assert not of_one_rank(attempt.restart(1)).of_exception(0, error).fatal
-
-
-def test_a_server_that_refuses_may_come(judged):
-    failure = judged(NO_SERVER)
-    assert (failure.fatal, failure.transient) == (False, True)
 
 
 def test_a_network_that_was_there_may_come_back(judged, monkeypatch):

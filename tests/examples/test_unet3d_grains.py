@@ -9,7 +9,7 @@ from torch import nn
 from clustertrain import load_job
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from support.example_modules import clustertrain, example_of, set_options
+from support.example_modules import example_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_grains"
 
@@ -67,14 +67,3 @@ def test_the_images_are_slices_of_the_first_volume(example):
     assert list(images) == ["input", "truth", "prediction"]
     assert {tuple(image.shape) for image in images.values()} == {(1, 16, 16)}
     assert torch.equal(images["truth"], task.evaluated[0][1][:, 8])
-
-
-@pytest.mark.nightly  # in CI: the tests above; test_examples.py trains the digits on two workers
-@pytest.mark.run
-def test_two_workers_find_the_boundaries(example, tmp_path):
-    options = set_options({"storage": tmp_path, "resources.cpus_per_worker": 0.5})
-    done = clustertrain("run", str(EXAMPLE / "cpu.yaml"), *options)
-    summary = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.count(" ") > 1)
-    dice, iou = float(summary["dice"]), float(summary["iou"])
-    assert dice >= 0.75, "without training it is below 0.4"
-    assert iou == pytest.approx(dice / (2 - dice), abs=2e-4), "of the same voxels"

@@ -7,17 +7,14 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
 
 from clustertrain.errors import DataError, RunStopped, StorageError
-from clustertrain.node.waiting import wait_until
 from clustertrain.observe.event_lines import line_of
 from clustertrain.staging import fetch
 from clustertrain.staging import stage as staging
@@ -346,44 +343,6 @@ def test_eight_processes_download_once(web, into):
     assert len(paths) == 1
     assert files_under(paths.pop()) == {"a/x": b"1" * 5000, "y": b"2"}
     assert web.ranges == [None]
-    assert unfinished(into) == []
-
-
-def test_a_killed_holder_is_replaced_at_once_and_its_bytes_are_used(web, into):
-    web.answers = [Answer(hold_after=50_000)]
-    other = child(f"{web.url}/f", into, SHA256)
-    assert wait_until(lambda: [*into.glob(".*.part/download.part")], 60, 0.01)
-    (part,) = into.glob(".*.part/download.part")
-    assert wait_until(lambda: part.stat().st_size == 50_000, 60, 0.01)
-    inode = part.stat().st_ino
-    other.kill()
-    with other:
-        other.stdout.read()
-    web.go_on.set()
-    began = time.monotonic()
-    path = get(f"{web.url}/f", into, SHA256, lease_s=600.0)
-    assert time.monotonic() - began < 60
-    assert path.read_bytes() == BODY
-    assert path.stat().st_ino == inode  # a dead holder's file is taken over, not copied
-    assert web.ranges == [None, "bytes=50000-"]
-    assert unfinished(into) == []
-
-
-def test_a_stopped_holder_loses_the_lease_and_changes_nothing_when_it_resumes(web, into):
-    web.accepts_ranges = False
-    web.answers = [Answer(hold_after=50_000)]
-    other = child(f"{web.url}/f", into, lease_s=0.5)
-    assert "download" in other.stdout.readline()
-    assert wait_until(lambda: web.ranges, 60, 0.01)  # else the answer that is held would be for this process
-    os.kill(other.pid, signal.SIGSTOP)
-    path = get(f"{web.url}/f", into, lease_s=0.5)
-    before = path.stat()
-    web.go_on.set()
-    os.kill(other.pid, signal.SIGCONT)
-    assert path_from(other) == path
-    after = path.stat()
-    assert (after.st_ino, after.st_mtime_ns, after.st_size) == (before.st_ino, before.st_mtime_ns, len(BODY))
-    assert path.read_bytes() == BODY
     assert unfinished(into) == []
 
 

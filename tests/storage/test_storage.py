@@ -209,15 +209,6 @@ def test_a_name_that_is_taken_is_not_given_again(store):
     assert store.collect_leftovers("trees", MARKER, any_tree) == []
 
 
-def test_a_removed_tree_is_gone_with_all_its_files(store):
-    make_tree(store, "trees/one", a=b"1", b=b"2")
-    make_tree(store, "trees/two", a=b"3")
-    store.remove_tree("trees/one", MARKER)
-    assert store.trees("trees", MARKER) == ["two"]
-    assert store.list("trees/one") == []
-    assert contents(store, "trees/two/a") == b"3"
-
-
 def test_leftovers_are_collected_and_trees_are_not(store):
     make_tree(store, "trees/one", a=b"1")
     left = store.new_tree("trees/two")
