@@ -59,9 +59,7 @@ def chained(error, cause):
 
 CERTAIN = [
     ModuleNotFoundError("No module named 'cv2'"),
-    ImportError("cannot import name 'x'"),
     SyntaxError("invalid syntax"),
-    IndentationError("unexpected indent"),
     chained(RuntimeError("install cv2"), ImportError("cv2")),
     RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
     RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
@@ -75,7 +73,6 @@ CERTAIN = [
 ]
 TRANSIENT = [
     OSError(5, "Input/output error"),
-    OSError(28, "No space left on device"),
     ConnectionResetError(104, "Connection reset by peer"),
     TimeoutError("timed out"),
     DistBackendError("NCCL error: unhandled system error"),
@@ -104,9 +101,6 @@ def test_what_is_tried_again(error):
 # As urllib, requests, huggingface_hub, transformers and datasets raise them.
 WITHOUT_A_NETWORK = [
     URLError(socket.gaierror(-3, "Temporary failure in name resolution")),
-    ConnectionError(
-        "(Caused by NameResolutionError(\"Failed to resolve 'a.b' ([Errno -2] Name or service not known)\"))"
-    ),
     OSError(101, "Network is unreachable"),
     chained(
         OSError("We couldn't connect to 'https://huggingface.co' to load the files"),
@@ -114,10 +108,6 @@ WITHOUT_A_NETWORK = [
             "An error happened while trying to locate the file on the Hub and we cannot find the requested "
             "files in the local cache. Please check your connection"
         ),
-    ),
-    FileNotFoundError(
-        "An error happened while trying to locate the files on the Hub, and we cannot find the"
-        " appropriate snapshot folder"
     ),
     ConnectionError("Couldn't reach 'imdb' on the Hub (LocalEntryNotFoundError)"),
 ]
@@ -147,7 +137,6 @@ def test_a_server_or_a_rank_may_come_later(error):
 MISTAKES = [
     AttributeError("'Net' object has no attribute 'fc3'"),
     KeyError("labels"),
-    IndexError("list index out of range"),
     TypeError("f() takes 1 argument"),
     UnboundLocalError("local variable 'x' referenced before assignment"),
     NotImplementedError("forward"),
@@ -195,7 +184,6 @@ CLICK = "Usage: train.py [OPTIONS]"
     [
         (2, "python: can't open file '/code/train.py': [Errno 2] No such file or directory", True),
         (2, "train.py: error: unrecognized arguments: --lrr", True),
-        (2, "train.py fit: error: unrecognized arguments: --lrr", True),
         (2, "python -m pkg.train: error: unrecognized arguments: --lrr", True),
         (2, "the error: is elsewhere", False),
         (1, "train.py: error: no", False),

@@ -30,6 +30,11 @@ def test_a_name_that_this_ray_lacks_is_named_with_the_tested_versions(monkeypatc
         _ = ray_internals.Node
 
 
+def test_a_node_starts_its_dashboard_by_a_method():
+    """The method is replaced; under another name the dashboard would start."""
+    assert "self.start_api_server(" in inspect.getsource(ray_internals.Node)
+
+
 def test_draw_class_ids_from_system(monkeypatch):
     """The decorator of actor classes draws an id from this name in its module."""
     monkeypatch.setattr("ray.actor.ActorClassID", ray.actor.ActorClassID)  # restored at the end

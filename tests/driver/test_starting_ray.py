@@ -54,21 +54,6 @@ def test_a_start_that_is_late_until_the_deadline_ends_the_run_with_the_key():
     )
 
 
-def test_a_failed_check_of_the_raylet_is_shown_without_its_boilerplate(tmp_path):
-    text = (
-        "[2026-11-23 12:45:25,402 C 40 40] (raylet) node_manager.cc:3576:  An unexpected system state has "
-        "occurred. You have likely discovered a bug in Ray. Please report this issue at "
-        "https://github.com/ray-project/ray/issues and we'll work with you to fix it. "
-        "Check failed: Timed out waiting for file /tmp/x/metrics_agent_port_e2\n"
-        "*** StackTrace Information ***\n"
-    )
-    for name in ("raylet.err", "raylet.out"):
-        (tmp_path / name).write_text(text)
-    assert last_words(str(tmp_path)) == [
-        "  | Check failed: Timed out waiting for file /tmp/x/metrics_agent_port_e2"
-    ]
-
-
 @pytest.mark.parametrize("folder", [None, "empty"])
 def test_without_logs_there_are_no_words(tmp_path, folder):
     assert last_words(folder and str(tmp_path)) == []

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from clustertrain import load_job
 from clustertrain.training.rehearsal import rehearse
@@ -20,23 +19,6 @@ example = example_of(EXAMPLE, "grains", "unet3d_grains")
 def task_of(example, file, **args):
     job = load_job(EXAMPLE / file)
     return example["unet3d_grains"].Grains(**{**job.args, **args}), job
-
-
-def test_the_job_synchronizes_batchnorm_and_lowers_the_rate_twice(example):
-    task, job = task_of(example, "job.yaml", volumes=2, eval_volumes=2)
-    model = task.model()
-    assert sum(isinstance(module, nn.BatchNorm3d) for module in model.modules()) == 10
-    settings = settings_of(job)
-    assert (settings.precision, job.resources.gpus_per_worker) == ("fp16", 1)
-    assert settings.sync_batchnorm
-    optimizer = task.optimizer(model)
-    scheduler = task.scheduler(optimizer, 100)
-    lrs = []
-    for _ in range(100):
-        lrs.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    assert (lrs[59], lrs[60], lrs[84], lrs[85]) == pytest.approx((2e-3, 2e-4, 2e-4, 2e-5))
 
 
 def test_a_size_that_does_not_halve_is_refused_with_the_arithmetic(example):

@@ -94,16 +94,6 @@ def test_a_column_without_a_value_is_a_note(ls):
     assert notes[2].endswith("use --metric accuracy:max or --metric accuracy:min")
 
 
-def test_a_run_whose_job_this_version_does_not_accept_is_listed(ls):
-    run = trained("a", 0.1, [0.5])
-    trained("b", 0.2, [0.5])
-    for key in (run.job_key, run.attempt(1).job_key):
-        run.store.write_atomic(key, b"name: a\nfunction: m:f\nnew_key: 1\n")
-    lines = ls("--args", "lr").stdout.splitlines()
-    assert [line.split()[3] for line in lines[1:3]] == ["-", "0.2"]
-    assert lines[3].startswith("note: a: ")
-
-
 def test_a_run_that_is_only_submitted_has_args(ls):
     run = RunDir.newest("runs", "a")
     run.submission("slurm", "12").write(sample_submission("12"))

@@ -19,7 +19,6 @@ from clustertrain.observe.event_lines import line_of
 from clustertrain.staging import fetch
 from clustertrain.staging import stage as staging
 from clustertrain.staging.entry import StagedData
-from clustertrain.staging.lease import Lease
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 from support.kills import killed_at_every_point
@@ -361,26 +360,6 @@ def test_a_holder_that_lost_between_its_last_check_and_the_rename_replaces_nothi
     path = get(f"{web.url}/f", into)
     assert (path.parent.parent / "READY.json").stat().st_ino == calls[0]
     assert path.read_bytes() == BODY
-    assert unfinished(into) == []
-
-
-def test_a_holder_that_finds_itself_replaced_waits_like_the_others(web, into, monkeypatch):
-    """A process that dies takes its lease; it has its turn again, and nothing of the first stays."""
-    monkeypatch.setattr(staging, "REPORT_EVERY_S", 0.0)
-    turns = []
-    real = Lease.check
-
-    def taken_over_once(lease):
-        if not turns:
-            number = int(lease._path.suffix[1:]) + 1
-            dead = json.loads(lease._path.read_text()) | {"pid": 2**22 + 1}
-            lease._path.with_suffix(f".{number}").write_text(json.dumps(dead))
-        turns.append(lease.token)
-        real(lease)
-
-    monkeypatch.setattr(Lease, "check", taken_over_once)
-    assert get(f"{web.url}/f", into, lease_s=5.0).read_bytes() == BODY
-    assert len(set(turns)) == 2
     assert unfinished(into) == []
 
 

@@ -68,16 +68,6 @@ srun --cpu-bind=none torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc_per_node=$SL
     --node_rank=$SLURM_NODEID --master_addr=$MASTER_ADDR train.py --data "$DATA" 2>&1 | tee -a log.txt
 cp -r out /archive
 """
-LIGHTNING = """\
-#SBATCH --nodes=2             # as num_nodes of the Trainer
-#SBATCH --gres=gpu:8
-#SBATCH --ntasks-per-node=8   # as devices of the Trainer
-#SBATCH --mem=0
-#SBATCH --exclusive
-source activate $1
-# export NCCL_SOCKET_IFNAME=^docker0,lo
-srun python3 -u train.py --max_epochs=20
-"""
 NO_GPUS = """\
 #SBATCH --cpus-per-task=8
 #SBATCH --mem-per-cpu=4G
@@ -110,17 +100,6 @@ SCRIPTS = {
             *("line 10: --switches=1", "line 11: --error=", "line 13: export MASTER_ADDR="),
             *("line 17: --cpu-bind=none", "line 17: tee -a log.txt", "line 19: cp -r out /archive: it runs"),
         ],
-    ),
-    "srun starts the processes": (
-        LIGHTNING,
-        {
-            "name": "train",
-            "script": "train.py",
-            "args": ["--max_epochs=20"],
-            "resources": {"nodes": 2, "gpus_per_node": 8},
-            "slurm": {"exclusive": True},
-        },
-        ["line 4: --mem=0: its value is not one", "line 6: source activate $1"],
     ),
     "no GPUs, and a condition": (
         NO_GPUS,
