@@ -243,30 +243,6 @@ def test_a_kill_at_any_point_leaves_the_whole_checkpoint_or_none(tmp_path):
     assert steps_in(folder) == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("error", "raised", "message"),
-    [
-        (
-            OSError(28, "No space left on device"),
-            StorageError,
-            r"(?s)00000002-1.0 could not be written .*No space left.*Earlier checkpoints were not",
-        ),
-        (RuntimeError("cannot pickle"), RuntimeError, "cannot pickle"),
-    ],
-    ids=["disk", "state"],
-)
-def test_a_failed_write_leaves_nothing_and_names_what_is_kept(tmp_path, error, raised, message):
-    commit(writer(tmp_path), 1)
-
-    def fail(file):
-        file.write(b"begun")
-        raise error
-
-    with pytest.raises(raised, match=message):
-        writer(tmp_path).commit({"model.pt": fail}, progress(2))
-    assert [p.name for p in tmp_path.iterdir()] == ["00000001-1.0"]
-
-
 def test_a_fenced_writer_commits_nothing_and_removes_nothing(tmp_path):
     for step in (1, 2, 3):
         commit(writer(tmp_path), step)

@@ -399,14 +399,6 @@ class TestCopies:
         assert copy["b"].shape == (0, 3)
         assert not copy["p"].requires_grad
 
-    @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-    def test_from_a_gpu(self, copied):
-        live = {"a": torch.arange(1000.0, device="cuda"), "b": torch.ones(3)}
-        copy = copied(live)
-        assert copy["a"].is_pinned()
-        assert same(copy, {"a": torch.arange(1000.0), "b": torch.ones(3)})
-
 
 def test_a_write_shows_its_bytes_while_it_goes_on(tmp_path, monkeypatch):
     """A tensor is one call of torch; it is written in pieces, and the write stops after the second."""

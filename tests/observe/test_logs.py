@@ -91,14 +91,6 @@ def test_the_log_of_the_driver_is_no_other_one(run, attempt, other):
     assert "--rank and --node are others" in refused.stderr
 
 
-def test_an_older_attempt_is_shown_when_it_is_named(run, attempt):
-    EventLog(attempt.events).write("note", text="the first")
-    write_result(attempt, Result("stopped", "user", 75))
-    EventLog(claim_attempt(run).events).write("note", text="the second")
-    assert [line.split("  ")[1] for line in shown(run)] == ["the second"]
-    assert [line.split("  ")[1] for line in shown(run, attempt=1)] == ["the first"]
-
-
 @pytest.mark.slow
 def test_following_prints_new_events_and_the_failure(run, attempt):
     log = EventLog(attempt.events)

@@ -387,18 +387,6 @@ def test_open_store_refuses_unknown_schemes(uri):
     assert refusal.value.exit_code == 2
 
 
-def test_probe_names_path_user_and_remedy(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError) as refusal:
-        probe(open_store(str(tmp_path / "file" / "runs")))
-    text = str(refusal.value)
-    assert f"{tmp_path}/file/runs" in text
-    assert f"uid {os.geteuid()}" in text
-    assert "Not a directory" in text
-    assert text.count("\n") == 1
-    assert refusal.value.exit_code == 4
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EPERM, errno.EIO])
 def test_what_the_file_system_says_is_shown(posix_store, monkeypatch, number):
     def refuse(*args):
