@@ -76,18 +76,6 @@ def test_saves_are_due_by_the_clock_since_the_last_one(begin):
     assert not s.step_done(3).save
 
 
-def test_requests_are_returned_and_a_stop_is_stored(begin):
-    run, s = begin()
-    run.pending = Requests(save=True)
-    assert s.step_done(1) == Requests(stop=False, save=True)
-    assert not s.stopped
-    run.pending = Requests(stop=True)
-    assert s.step_done(2) == Requests(stop=True, save=False)
-    s.save(step=2, state={})
-    assert run.saves[0][1].reason == "stop"
-    assert s.stopped
-
-
 def test_metrics_of_a_checkpoint_are_numbers(begin):
     run, s = begin()
     s.save(step=1, state={}, metrics={"loss": torch.tensor(0.5), "hits": 3})

@@ -175,14 +175,6 @@ def test_a_tree_is_there_when_its_marker_is(store):
     }
 
 
-def test_trees_are_listed_in_order(store):
-    for name in ("b", "a", "c"):
-        make_tree(store, f"trees/{name}", x=b"1")
-    assert store.trees("trees", MARKER) == ["a", "b", "c"]
-    assert store.trees("nothing", MARKER) == []
-    assert store.list("") == ["trees"]
-
-
 def test_an_aborted_tree_leaves_nothing(store):
     tree = store.new_tree("trees/one")
     with tree.create("a") as file:
