@@ -20,11 +20,7 @@ from support.script_processes import ran_script
 pytestmark = pytest.mark.slow
 
 NO_NETWORK = "import urllib.request as u; u.urlopen('http://no-such-host.invalid/x')"
-NO_DRIVER = "import torch; torch.zeros(1).cuda()"
-NO_PACKAGE = "import no_such_package"
 NO_KEY = "{}['labels']"
-ARGPARSE = "import argparse; argparse.ArgumentParser().parse_args(['--lrr', '3'])"
-CLICK = "import click; click.command()(lambda: None)(['--lrr', '3'])"
 
 
 def of_one_rank(restart):
@@ -47,15 +43,6 @@ def judged(tmp_path, attempt):
         return of_one_rank(attempt.restart(start)).of_exception(0, failed.value)
 
     return judge
-
-
-@pytest.mark.parametrize("text", [NO_NETWORK, NO_DRIVER, NO_PACKAGE, ARGPARSE, CLICK, NO_KEY])
-def test_what_a_script_lacks_at_its_start_costs_no_restart(judged, text):
-    failure = judged(text)
-    assert failure.fatal, failure.text
-    assert failure.text.endswith(
-        "\nAnother start would fail in the same way, so the workers are not restarted."
-    )
 
 
 def test_a_script_that_has_saved_something_may_have_met_a_bad_sample(judged, attempt):

@@ -1,4 +1,4 @@
-"""The example of segmentation: the reader of Cityscapes' folders, mIoU, and training on two workers."""
+"""The example of segmentation: the reader of Cityscapes' folders, mIoU, and a rehearsal."""
 
 from dataclasses import replace
 from pathlib import Path

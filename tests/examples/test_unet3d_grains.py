@@ -1,4 +1,4 @@
-"""The grains: their volumes, the U-Net, and a run of two workers with its images in TensorBoard."""
+"""The grains: a wrong size, the loss and the metrics, and the images for TensorBoard."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""MONAI's U-Net: crops and whole volumes, damaged files, a missing package, and a run of two workers."""
+"""MONAI's U-Net: crops and whole volumes, damaged files, and too few of them."""
 
 import tarfile
 from pathlib import Path
