@@ -71,6 +71,12 @@ def started(attempt, number, workers):
     return restart
 
 
+def test_a_start_without_room_has_the_smallest_number(attempt, nodes):
+    """Ray Train waits for them."""
+    nodes.alive = []
+    assert given_ray().workers_now(attempt, SIZES) == Workers(2)
+
+
 def test_a_failure_is_followed_by_a_start_with_fewer_workers_if_a_node_is_lost(attempt, nodes):
     policy = RetryPolicy(AttemptRef.of(attempt), 9, given_ray(0.1, 9.0), SIZES)
     assert fails(attempt, policy, 0, workers=Workers(8)) == Workers(8)  # all nodes are there
