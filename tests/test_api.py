@@ -1,7 +1,6 @@
 """Runs in Python, on run folders as a launcher leaves them; tests/whole/test_python.py trains."""
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from click.testing import CliRunner
 import clustertrain
 from clustertrain import api
 from clustertrain.cli.main import main
-from clustertrain.errors import EXIT_JOB, ClusterError, ClusterTrainError, JobError
+from clustertrain.errors import EXIT_JOB, ClusterTrainError, JobError
 from clustertrain.job.file import load_job, sets_of
 from clustertrain.launchers.launcher import Launcher
 from clustertrain.observe.checkpoints import SavedCheckpoint
@@ -196,27 +195,15 @@ def test_a_mistake_in_a_mapping_names_its_key():
 @pytest.mark.parametrize(
     ("arguments", "call"),
     [
-        pytest.param(
-            ["submit", "--to", "local", "job.yaml"],
-            lambda: clustertrain.submit("job.yaml", "local"),
-            marks=pytest.mark.slow,  # it imports the code in a process
-        ),
         (["submit", "--to", "slurm", "job.yaml"], lambda: clustertrain.submit("job.yaml", "slurm")),
-        (["submit", "--to", "kubernetes", "job.yaml"], lambda: clustertrain.submit("job.yaml", "kubernetes")),
         (
             ["submit", "--to", "slurm", "--set", "train.epochs=x", "job.yaml"],
             lambda: clustertrain.submit("job.yaml", "slurm", overrides={"train.epochs": "x"}),
         ),
-        (["submit", "--to", "slurm", "none.yaml"], lambda: clustertrain.submit("none.yaml", "slurm")),
         (
             ["run", "--set", "resources.workers=999", "job.yaml"],
             lambda: clustertrain.run("job.yaml", overrides={"resources.workers": 999}),
         ),
-        (
-            ["run", "--set", "task=m:None", "job.yaml"],
-            lambda: clustertrain.run("job.yaml", overrides={"task": "m:None"}),
-        ),
-        (["status", "job.yaml"], lambda: clustertrain.open("job.yaml")),
         (["status", "nothing"], lambda: clustertrain.open("nothing")),
         (["ls", "nothing"], lambda: clustertrain.runs("nothing")),
     ],
@@ -227,26 +214,6 @@ def test_an_error_has_the_text_of_the_command_line(arguments, call):
         call()
     assert printed.exit_code == caught.value.exit_code
     assert printed.stderr.endswith(f"error: {caught.value}\n")
-
-
-def test_a_run_in_the_users_process_ends_nothing_that_is_not_its_own(monkeypatch):
-    """A refused start handles no signal, and children of the program go on."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    errors = []
-
-    def start():
-        try:
-            clustertrain.run(JOB, overrides={"resources.workers": 999})
-        except ClusterError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=start)
-    thread.start()
-    thread.join()
-    assert "999 workers" in str(errors[0])
-    assert child.poll() is None
-    child.kill()
-    child.wait()
 
 
 def test_the_import_is_lazy_and_run_can_be_called_whatever_was_imported_before():

@@ -15,7 +15,6 @@ from clustertrain.session import Session
 from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import SaveEvery
-from clustertrain.worker.scripts.request_page import RequestPage
 from support.commands import ran
 
 
@@ -75,18 +74,6 @@ def test_saves_are_due_by_the_clock_since_the_last_one(begin):
     assert s.step_done(2).save
     s.save(step=2, state={})
     assert not s.step_done(3).save
-
-
-def test_requests_are_returned_and_a_stop_is_stored(begin):
-    run, s = begin()
-    run.pending = Requests(save=True)
-    assert s.step_done(1) == Requests(stop=False, save=True)
-    assert not s.stopped
-    run.pending = Requests(stop=True)
-    assert s.step_done(2) == Requests(stop=True, save=False)
-    s.save(step=2, state={})
-    assert run.saves[0][1].reason == "stop"
-    assert s.stopped
 
 
 def test_metrics_of_a_checkpoint_are_numbers(begin):
@@ -205,16 +192,6 @@ def test_a_script_has_the_paths_of_the_run_and_writes_its_lines(script, tmp_path
     assert {**first, "time": 0} == {"kind": "train", "time": 0, "step": 3, "epoch": 0, "loss": 0.5}
     assert (second["kind"], second["loss"], str(second["accuracy"])) == ("eval", None, "nan")
     assert script(CHECKPOINT_DIR="s3://bucket/a").checkpoint_dir == "s3://bucket/a"
-
-
-def test_a_request_comes_through_the_page_of_the_rank(script):
-    with RequestPage() as page:
-        of_module = script(REQUESTS=page.variables[variables.REQUESTS])
-        assert not page.is_asked
-        assert not of_module.stop_requested()
-        assert page.is_asked and not page.is_told
-        page.request_stop()
-        assert of_module.stop_requested() and of_module.stop_requested() and page.is_told
 
 
 def test_a_script_imports_neither_torch_nor_a_package(tmp_path):

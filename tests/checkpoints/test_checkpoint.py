@@ -84,17 +84,6 @@ def test_a_second_save_of_a_step_says_which_metrics_it_does_not_keep(tmp_path):
     assert "step 3 was not written: 00000003-1.0 exists, without this accuracy.\n" in again.left
 
 
-def test_what_is_committed_verifies(tmp_path):
-    name, size_bytes, _ = commit(writer(tmp_path), 7, metrics={"loss": 0.5})
-    assert str(name) == "00000007-1.0"
-    verify(tmp_path / str(name))
-    found = newest_verified(tmp_path, never)
-    assert (found.name, found.manifest.step, found.manifest.samples_seen) == (name, 7, 56)
-    assert found.manifest.metrics == {"loss": 0.5}
-    assert size_bytes == sum(p.stat().st_size for p in found.path.iterdir())
-    assert {p.name: p.read_bytes() for p in found.path.iterdir() if p.name != MANIFEST} == FILES
-
-
 def test_a_copy_from_s3_is_on_the_disk_before_it_counts(moto_s3, aws_environment, tmp_path, monkeypatch):
     """Otherwise a node that loses its power may keep the marker, and files with a part of their bytes."""
     shelf = CheckpointFolder(open_store(moto_s3.location("runs")), "checkpoints")
@@ -103,11 +92,6 @@ def test_a_copy_from_s3_is_on_the_disk_before_it_counts(moto_s3, aws_environment
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
     checkpoint.fetch_checkpoint(shelf, name, tmp_path / "copy")
     assert sorted(synced) == sorted(FILES)
-
-
-def test_a_run_without_checkpoints_has_no_newest_one(tmp_path):
-    assert newest_verified(tmp_path, never) is None
-    assert newest_verified(tmp_path / "nothing", never) is None
 
 
 def test_names_order_by_step_then_by_writer():
@@ -257,48 +241,6 @@ def test_a_kill_at_any_point_leaves_the_whole_checkpoint_or_none(tmp_path):
     assert kills > 10
     assert seen == {(1, 2), (1, 2, 3), (2, 3)}
     assert steps_in(folder) == [2, 3]
-
-
-@pytest.mark.parametrize("written", [0, 100, 279, 280])
-def test_a_kill_in_the_middle_of_a_file(tmp_path, written):
-    commit(writer(tmp_path), 1)
-    pid = os.fork()
-    if pid == 0:
-
-        def write(file):
-            file.write(FILES["model.pt"][:written])
-            file.flush()
-            os.kill(os.getpid(), 9)
-
-        writer(tmp_path).commit({"model.pt": write}, progress(2))
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 9
-    assert visible(tmp_path) == ["00000001-1.0"]
-    assert len(writer(tmp_path).collected) == 1
-
-
-@pytest.mark.parametrize(
-    ("error", "raised", "message"),
-    [
-        (
-            OSError(28, "No space left on device"),
-            StorageError,
-            r"(?s)00000002-1.0 could not be written .*No space left.*Earlier checkpoints were not",
-        ),
-        (RuntimeError("cannot pickle"), RuntimeError, "cannot pickle"),
-    ],
-    ids=["disk", "state"],
-)
-def test_a_failed_write_leaves_nothing_and_names_what_is_kept(tmp_path, error, raised, message):
-    commit(writer(tmp_path), 1)
-
-    def fail(file):
-        file.write(b"begun")
-        raise error
-
-    with pytest.raises(raised, match=message):
-        writer(tmp_path).commit({"model.pt": fail}, progress(2))
-    assert [p.name for p in tmp_path.iterdir()] == ["00000001-1.0"]
 
 
 def test_a_fenced_writer_commits_nothing_and_removes_nothing(tmp_path):

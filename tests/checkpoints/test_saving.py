@@ -218,17 +218,6 @@ def test_the_error_of_the_disk_is_reported_instead_of_that_of_torch(tmp_path):
     assert [fields["step"] for fields in told.saved] == [2]
 
 
-def test_the_buffers_of_the_first_save_are_made_before_it(tmp_path):
-    made, _ = saver(tmp_path)
-    made.reserve({"model": state(7.0)["model"]})
-    made._join()
-    reserved = made._buffers["model"]["w"].data_ptr()
-    made.save(state(), progress(3))
-    made.finish()
-    assert made._buffers["model"]["w"].data_ptr() == reserved
-    assert same(load(tmp_path / "00000003-1.0"), state())  # and nothing of what they held before
-
-
 class Devices:
     """torch.cuda's current device, which each thread has for itself: GPU 0 if it sets none."""
 
@@ -392,20 +381,6 @@ class TestCopies:
             assert (copy["embedding"] is copy["head"]) == (
                 live["head"].data_ptr() == live["embedding"].data_ptr()
             )
-
-    def test_empty_tensors_and_parameters(self, copied):
-        live = {"a": torch.empty(0), "b": torch.empty(0, 3), "p": torch.nn.Parameter(torch.ones(2))}
-        copy = copied(live)
-        assert copy["b"].shape == (0, 3)
-        assert not copy["p"].requires_grad
-
-    @pytest.mark.gpu
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-    def test_from_a_gpu(self, copied):
-        live = {"a": torch.arange(1000.0, device="cuda"), "b": torch.ones(3)}
-        copy = copied(live)
-        assert copy["a"].is_pinned()
-        assert same(copy, {"a": torch.arange(1000.0), "b": torch.ones(3)})
 
 
 def test_a_write_shows_its_bytes_while_it_goes_on(tmp_path, monkeypatch):

@@ -1,11 +1,9 @@
 import errno
 import os
-import re
 import shlex
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -14,7 +12,6 @@ from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, by_folder, record_known_run
 from clustertrain.node.installed import launcher_names
-from clustertrain.node.version import __version__
 from clustertrain.observe.tables import finish
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.command_line import typed
@@ -32,19 +29,6 @@ def cli(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return lambda *arguments: CliRunner().invoke(main, arguments)
-
-
-def test_help_lists_every_command(cli):
-    shown = re.findall(r"^  (\w+)  ", cli("--help").output, re.MULTILINE)
-    context = click.Context(main)
-    names = main.list_commands(context)
-    assert sorted(shown) == [name for name in names if not main.get_command(context, name).hidden]
-    cut = re.findall(r"^  \w.*\.\.\.$", cli("--help").output, re.MULTILINE)
-    assert cut == [], "a first sentence does not fit on its line"
-
-
-def test_version(cli):
-    assert __version__ in cli("--version").output
 
 
 def test_a_character_that_the_locale_lacks_is_no_traceback(tmp_path):
@@ -107,11 +91,10 @@ BAD_JOBS = {
 
 
 @pytest.mark.parametrize(("text", "said"), BAD_JOBS.values(), ids=BAD_JOBS)
-@pytest.mark.parametrize("command", ["check", "run"])
-def test_a_bad_job_gets_two_or_three_lines_and_2(cli, tmp_path, command, text, said):
+def test_a_bad_job_gets_two_or_three_lines_and_2(cli, tmp_path, text, said):
     if text is not None:
         (tmp_path / "job.yaml").write_text(text)
-    result = cli(command)
+    result = cli("run")
     assert result.exit_code == EXIT_JOB
     assert said in result.stderr
     assert "Traceback" not in result.stderr
@@ -120,23 +103,9 @@ def test_a_bad_job_gets_two_or_three_lines_and_2(cli, tmp_path, command, text, s
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("command", ["check", "run"])
-def test_the_program_says_no_more_of_a_bad_job_than_its_command(cli, tmp_path, command):
-    """The real one, with its real stderr."""
-    (tmp_path / "job.yaml").write_text(BAD_JOBS["an unknown key"][0])
-    done = ran([sys.executable, "-m", "clustertrain.cli", command], code=EXIT_JOB, cwd=tmp_path)
-    assert (done.stdout, done.stderr) == ("", cli(command).stderr)
-
-
-ON_CLUSTERS = [
-    f"{verb} --to {to}" for verb in ("render", "submit") for to in launcher_names() if to != "local"
-]
-
-
-@pytest.mark.parametrize("command", ["check", "check --no-code", "run", *ON_CLUSTERS])
-def test_no_command_takes_a_job_that_turns_off_the_token(cli, tmp_path, command):
+def test_a_job_that_turns_off_the_token_is_refused(cli, tmp_path):
     (tmp_path / "job.yaml").write_text("name: a\nfunction: m:f\nenv:\n  RAY_AUTH_MODE: disabled\n")
-    result = cli(*command.split())
+    result = cli("run")
     assert result.exit_code == EXIT_JOB
     assert "job.yaml:4:3: env.RAY_AUTH_MODE: this variable is set by clustertrain" in result.stderr
     assert not (tmp_path / "runs").exists()
@@ -190,12 +159,6 @@ def test_set_names_the_same_run_as_at_its_start(cli, runs, command):
     assert "unknown key 'nmae'" in missing.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("folder", ["runs/b", "runs/b/g1", "runs/b/g1/attempts/1"])
-def test_every_folder_that_a_run_prints_names_it(cli, runs, command, folder):
-    assert_is_about(runs.run, command, cli(*command.split(), folder))
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -221,31 +184,6 @@ def test_logs_of_the_folder_of_an_attempt_are_those_of_the_attempt(cli, runs):
     assert "the second" in shown[""] and "the first" not in shown[""]
     assert "the first" in shown["/attempts/1"] and "the second" not in shown["/attempts/1"]
     assert "the second" in shown["/attempts/2"]
-
-
-@pytest.mark.parametrize(
-    ("state", "cause"), [("done", "finished"), ("stopped", "interrupt"), ("failed", "error")]
-)
-def test_the_commands_at_the_end_of_a_run_repeat_its_command_line(cli, runs, state, cause, capsys):
-    """Each is typed into a shell as it is printed."""
-    result = Result(state, cause, 0, metrics={"loss": 1.0})
-    finish(runs.run, result, typed("run", "a job.yaml", ["name=b"]))
-    hints = [shlex.split(line.partition(":")[2]) for line in capsys.readouterr().out.splitlines()]
-    commands = [words for words in hints if words and words[0].endswith("clustertrain")]
-    assert len(commands) == {"done": 2, "stopped": 1, "failed": 2}[state]
-    for _, command, *words in commands:
-        assert command in ("run", "logs")
-        assert words[:3] == ["a job.yaml", "--set", "name=b"]
-        if command == "logs":
-            assert cli(command, *words[:3]).exit_code == 0
-
-
-def test_a_run_that_was_taken_over_does_not_explain_the_other_start(cli, runs, capsys):
-    claim_attempt(runs.run)
-    finish(
-        runs.run, Result("failed", "data", 4, "Another start has taken over."), typed("run", "job.yaml", [])
-    )
-    assert "cause:" not in capsys.readouterr().out
 
 
 def test_the_commands_at_the_end_of_a_run_with_options_have_them_once(cli, runs, capsys):

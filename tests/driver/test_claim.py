@@ -98,16 +98,3 @@ def test_a_start_that_had_no_plan_hides_no_steps_of_the_one_before(job, run):
     started(second, job())
     (resumed,) = (event for event in events_of_attempt(second) if event["kind"] == "resumed")
     assert resumed["redone_steps"] == 50
-
-
-def test_a_checkpoint_that_was_committed_late_is_passed_over_with_a_warning(run, job):
-    """By a start that was overtaken: the next one had resumed from an older checkpoint, or begun anew."""
-    started(claim_attempt(run), job())
-    started(claim_attempt(run), job())
-    run.store.write_atomic(f"{run.checkpoints.key}/00000010-1.0/MANIFEST.json", b"late")
-    newest = claim_attempt(run)
-    assert started(newest, job()).checkpoint is None
-    (warning,) = (event for event in events_of_attempt(newest) if event["kind"] == "warning")
-    assert warning["text"] == (
-        "checkpoint 00000010-1.0 is passed over: attempt 2, restart 0 had taken over before it was committed"
-    )

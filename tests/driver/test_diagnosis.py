@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from clustertrain.driver.cause.diagnosis import NodeFacts, diagnose
-from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, process_state, read_limits
+from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, read_limits
 from clustertrain.run_files.states import STATES
 
 GIB = 1 << 30
@@ -65,11 +65,6 @@ CUDA = (
         ),
         ("MemoryError: ", OUT_OF_MEMORY, ["MemoryError", "256.0 GiB"]),
         (
-            "_ArrayMemoryError: Unable to allocate 7.28 TiB for an array with shape (1000000000000,)",
-            OUT_OF_MEMORY,
-            ["7.28 TiB"],
-        ),
-        (
             "RuntimeError: DataLoader worker (pid 10374) is killed by signal: Bus error. It is possible that "
             "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
             LIMIT,
@@ -79,12 +74,6 @@ CUDA = (
                 "--shm-size",
                 "sizeLimit",
             ],
-        ),
-        (
-            "RuntimeError: unable to allocate shared memory(shm) for file </torch_10374_42_6>: "
-            "No space left on device (28)",
-            LIMIT,
-            ["/torch_10374_42_6", "64.0 MiB"],
         ),
         (
             "RuntimeError: unable to write to file </torch_8289_6066_0>: No space left on device (28)",
@@ -235,13 +224,3 @@ def test_counters_are_read_in_either_version(tmp_path):
     assert (second.peak_bytes, first.peak_bytes, free.peak_bytes) == (9, 9, None)
     assert (free.limit_bytes, free.limit_met, free.oom_kills) == (None, None, None)
     assert (gone.limit_bytes, gone.limit_met, gone.oom_kills) == (None, None, None)
-
-
-def test_this_node_can_be_read():
-    import os
-
-    limits = read_limits()
-    assert limits.memory_bytes > limits.available_bytes > 0
-    assert limits.open_files > 0
-    assert process_state(os.getpid()).startswith("R")
-    assert process_state(2**22 + 1) is None

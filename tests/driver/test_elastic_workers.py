@@ -71,13 +71,10 @@ def started(attempt, number, workers):
     return restart
 
 
-def test_a_start_has_the_largest_number_that_has_room(attempt, nodes):
-    cluster = given_ray()
-    assert cluster.workers_now(attempt, SIZES) == Workers(8)
-    nodes.alive = ["a"]
-    assert cluster.workers_now(attempt, SIZES) == Workers(4)
+def test_a_start_without_room_has_the_smallest_number(attempt, nodes):
+    """Ray Train waits for them."""
     nodes.alive = []
-    assert cluster.workers_now(attempt, SIZES) == Workers(2), "Ray Train waits for the smallest"
+    assert given_ray().workers_now(attempt, SIZES) == Workers(2)
 
 
 def test_a_failure_is_followed_by_a_start_with_fewer_workers_if_a_node_is_lost(attempt, nodes):

@@ -7,10 +7,8 @@ from urllib.error import URLError
 
 import pytest
 
-from clustertrain.driver.cause.failures import _died_of_lost_peer
 from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.signature import signature, signature_of
-from clustertrain.observe.explain.first_cause import shows_lost_peer
 from clustertrain.worker.code.error_report import ErrorReport, Frame
 from clustertrain.worker.code.printed_traceback import base_names
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
@@ -61,9 +59,7 @@ def chained(error, cause):
 
 CERTAIN = [
     ModuleNotFoundError("No module named 'cv2'"),
-    ImportError("cannot import name 'x'"),
     SyntaxError("invalid syntax"),
-    IndentationError("unexpected indent"),
     chained(RuntimeError("install cv2"), ImportError("cv2")),
     RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
     RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
@@ -77,7 +73,6 @@ CERTAIN = [
 ]
 TRANSIENT = [
     OSError(5, "Input/output error"),
-    OSError(28, "No space left on device"),
     ConnectionResetError(104, "Connection reset by peer"),
     TimeoutError("timed out"),
     DistBackendError("NCCL error: unhandled system error"),
@@ -106,9 +101,6 @@ def test_what_is_tried_again(error):
 # As urllib, requests, huggingface_hub, transformers and datasets raise them.
 WITHOUT_A_NETWORK = [
     URLError(socket.gaierror(-3, "Temporary failure in name resolution")),
-    ConnectionError(
-        "(Caused by NameResolutionError(\"Failed to resolve 'a.b' ([Errno -2] Name or service not known)\"))"
-    ),
     OSError(101, "Network is unreachable"),
     chained(
         OSError("We couldn't connect to 'https://huggingface.co' to load the files"),
@@ -116,10 +108,6 @@ WITHOUT_A_NETWORK = [
             "An error happened while trying to locate the file on the Hub and we cannot find the requested "
             "files in the local cache. Please check your connection"
         ),
-    ),
-    FileNotFoundError(
-        "An error happened while trying to locate the files on the Hub, and we cannot find the"
-        " appropriate snapshot folder"
     ),
     ConnectionError("Couldn't reach 'imdb' on the Hub (LocalEntryNotFoundError)"),
 ]
@@ -149,7 +137,6 @@ def test_a_server_or_a_rank_may_come_later(error):
 MISTAKES = [
     AttributeError("'Net' object has no attribute 'fc3'"),
     KeyError("labels"),
-    IndexError("list index out of range"),
     TypeError("f() takes 1 argument"),
     UnboundLocalError("local variable 'x' referenced before assignment"),
     NotImplementedError("forward"),
@@ -197,7 +184,6 @@ CLICK = "Usage: train.py [OPTIONS]"
     [
         (2, "python: can't open file '/code/train.py': [Errno 2] No such file or directory", True),
         (2, "train.py: error: unrecognized arguments: --lrr", True),
-        (2, "train.py fit: error: unrecognized arguments: --lrr", True),
         (2, "python -m pkg.train: error: unrecognized arguments: --lrr", True),
         (2, "the error: is elsewhere", False),
         (1, "train.py: error: no", False),
@@ -252,54 +238,3 @@ def test_the_line_is_part_of_the_signature_and_the_rank_is_not():
     assert signature_of(report) == "ValueError at task.py:7 in loss: no"
     other = ErrorReport("ValueError", "no", frames=(Frame("task.py", 8, "loss"),))
     assert signature_of(other) != signature_of(report)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("DistBackendError", "NCCL error in: NCCLUtils.cpp:133"),
-        ("DistNetworkError", "The client socket has failed to connect"),
-        (
-            "RuntimeError",
-            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
-        ),
-        ("RuntimeError", "ncclRemoteError: a remote process exited"),
-    ],
-)
-def test_what_torch_reports_of_a_rank_that_is_gone(name, message):
-    assert shows_lost_peer(f"{name}: {message}")
-    assert not shows_lost_peer("ValueError: no peer in sight")
-
-
-# What torch 2.x and NCCL write to the log of a rank before they abort it.
-OF_NCCL = {
-    "peer": """
-[rank0]:[E1123 ProcessGroupNCCL.cpp:2093] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog \
-thread terminated with exception: NCCL error: remote process exited or there was a network error, \
-NCCL version 2.27.5
-ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
-terminate called after throwing an instance of 'c10::DistBackendError'
-Fatal Python error: Aborted
-""",
-    "absent": """
-[rank0]:[E1123 ProcessGroupNCCL.cpp:688] [Rank 0] Watchdog caught collective operation timeout: \
-WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) \
-ran for 600013 milliseconds before timing out.
-To avoid data inconsistency, we are taking the entire process down.
-Fatal Python error: Aborted
-""",
-    "own": """
-[rank3]:[E1123 ProcessGroupNCCL.cpp:2093] [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog \
-thread terminated with exception: CUDA error: an illegal memory access was encountered
-terminate called after throwing an instance of 'c10::DistBackendError'
-Fatal Python error: Aborted
-""",
-    "killed": "step 7\n",
-}
-
-
-@pytest.mark.parametrize(
-    ("log", "expected"), [("peer", True), ("absent", True), ("own", False), ("killed", False)]
-)
-def test_a_rank_that_nccl_aborted_for_another_one_is_not_the_cause(log, expected):
-    assert _died_of_lost_peer(OF_NCCL[log]) is expected

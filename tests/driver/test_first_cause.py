@@ -13,6 +13,7 @@ from clustertrain.node.processes import this_host
 from support.sample_records import sample_failure
 
 ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
+ABSENT = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, Timeout(ms)=600000)\n"
 OWN_GPU = "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access\n"
 
 
@@ -47,6 +48,7 @@ class GroupOf(GroupFailures):
     ("dead", "raised", "cause"),
     [
         pytest.param({0: ABORTED, 1: ABORTED, 2: "step 7\n"}, {}, (2, "died"), id="killed"),
+        pytest.param({0: ABSENT, 2: "step 7\n"}, {}, (2, "died"), id="it was waited for"),
         pytest.param({0: ABORTED, 3: OWN_GPU}, {}, (3, "died"), id="its GPU failed"),
         pytest.param({0: ABORTED}, {1: KeyError("x")}, (1, "KeyError"), id="an exception"),
         pytest.param({2: "step 7\n"}, {0: KeyError("x")}, (2, "died"), id="a death before an exception"),

@@ -21,7 +21,6 @@ WHO = "rank 1 (pid 4711 on node7)"
 H100 = node_gpus.Gpu("GPU-a", "00000000:1B:00.0", "NVIDIA H100 80GB HBM3")
 PLACE = "GPU-a at PCI address 00000000:1B:00.0 (NVIDIA H100 80GB HBM3)"
 OTHER = node_gpus.GpuProcess(99, 40 << 30)
-OWN = node_gpus.GpuProcess(4711, 30 << 30)
 
 
 def found(message, *processes, gpus=None, **more):
@@ -37,14 +36,6 @@ def out_of_memory(*, free="4.00 GiB", own="34.00 GiB", others="Process 99 has 40
         "memory in use. Of the allocated memory 32.11 GiB is allocated by PyTorch, and 1.20 GiB is reserved "
         "by PyTorch but unallocated."
     )
-
-
-def test_memory_of_another_process_is_waited_for_and_the_process_is_named():
-    diagnosis = found(out_of_memory(), OTHER, OWN)
-    assert (diagnosis.entry.ends_as, diagnosis.retry_after_s) == (OUT_OF_MEMORY, RETRY_AFTER_S)
-    assert "20.00 GiB were requested, and other processes have 41.1 GiB of 79.15 GiB" in diagnosis.text
-    assert f"on GPU {PLACE}: process 99 with 40.0 GiB.\n" in diagnosis.text
-    assert "started again after 30 s" in diagnosis.text and len(diagnosis.text.splitlines()) == 2
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,9 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from clustertrain.driver.cause.rank_failure import RankFailures
 from clustertrain.driver.cause.ranks import Ranks
-from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from support import fake_nvml
 from support.fake_nvml import FakeGpu
 from support.sample_records import sample_restart_claim
@@ -85,16 +83,6 @@ FULL = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which "
     "4.00 GiB is free."
 )
-
-
-def test_memory_that_the_rank_itself_has_used_up_is_not_retried(ranks):
-    failure = RankFailures(ranks).of_exception(
-        1, UserCodeFailed(report_of(torch.OutOfMemoryError(FULL), "/code"))
-    )
-    assert failure.text.startswith(
-        "rank 1 (pid 11 on node7): OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. "
-    )
-    assert failure.fatal
 
 
 def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(ranks):

@@ -77,11 +77,6 @@ def ends(driver):
             r"Ray's gcs_server \(pid \d+\) has not answered for 3 s",
             marks=pytest.mark.nightly,  # in CI: the port that is closed
         ),
-        # Ray's own code in the driver may be the first to notice it; driver_process.py knows its exit code.
-        pytest.param(
-            *("raylet", signal.SIGTERM, {1, EXIT_RAY_ENDED}, ""),
-            marks=pytest.mark.nightly,  # in CI: supervise/test_driver_starts.py has both codes
-        ),
         ("driver", signal.SIGTERM, {128 + signal.SIGTERM}, ""),
     ],
 )

@@ -93,12 +93,6 @@ def test_the_result_of_an_error_from_a_call_of_ray_is_its_own_text(attempt):
     assert (result.text, result.exit_code) == (str(error), 4)
 
 
-def test_what_would_happen_again_is_not_tried_again(attempt):
-    policy = policy_of(attempt, retries=9)
-    assert "E: no" in fails(attempt, policy, 0, fatal=True, cause="out_of_memory").text
-    assert attempt.restart(0).failure.read().cause == "out_of_memory"
-
-
 def test_the_same_error_at_the_same_step_ends_it_and_a_kill_does_not(attempt):
     policy = policy_of(attempt, retries=9)
     for restart in (0, 1, 2):
@@ -145,17 +139,6 @@ def test_the_restarts_of_a_script_are_counted_without_claims_on_its_steps(attemp
     assert shown_events(attempt) == ["no\nrestarting the workers (1 of at most 1)"]
     text = r"All 1 restarts of this start are used up .* steps are unknown\."
     assert re.search(text, fails(attempt, policy, 1, error="ScriptFailed", step=0).text)
-
-
-def test_a_failure_is_shown_with_its_restart_and_one_that_ends_the_run_is_in_the_result(attempt):
-    policy = policy_of(attempt, retries=1)
-    fails(attempt, policy, 0, text="rank 1, task.py:7 in loss: ValueError: no")
-    assert shown_events(attempt) == [
-        "after step 7: rank 1, task.py:7 in loss: ValueError: no\n"
-        "restarting the workers (1 of at most 1 in a row without a new checkpoint)"
-    ]
-    assert fails(attempt, policy, 1).state == "failed"
-    assert len(shown_events(attempt)) == 1
 
 
 def shown_events(attempt):

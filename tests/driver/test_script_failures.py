@@ -20,12 +20,7 @@ from support.script_processes import ran_script
 pytestmark = pytest.mark.slow
 
 NO_NETWORK = "import urllib.request as u; u.urlopen('http://no-such-host.invalid/x')"
-NO_DRIVER = "import torch; torch.zeros(1).cuda()"
-NO_PACKAGE = "import no_such_package"
-NO_SERVER = "import urllib.request as u; u.urlopen('http://127.0.0.1:9/x')"
 NO_KEY = "{}['labels']"
-ARGPARSE = "import argparse; argparse.ArgumentParser().parse_args(['--lrr', '3'])"
-CLICK = "import click; click.command()(lambda: None)(['--lrr', '3'])"
 
 
 def of_one_rank(restart):
@@ -50,15 +45,6 @@ def judged(tmp_path, attempt):
     return judge
 
 
-@pytest.mark.parametrize("text", [NO_NETWORK, NO_DRIVER, NO_PACKAGE, ARGPARSE, CLICK, NO_KEY])
-def test_what_a_script_lacks_at_its_start_costs_no_restart(judged, text):
-    failure = judged(text)
-    assert failure.fatal, failure.text
-    assert failure.text.endswith(
-        "\nAnother start would fail in the same way, so the workers are not restarted."
-    )
-
-
 def test_a_script_that_has_saved_something_may_have_met_a_bad_sample(judged, attempt):
     saved = attempt.run.local_path(attempt.run.checkpoints.key) / "snapshot.pt"
     saved.parent.mkdir(parents=True)
@@ -78,11 +64,6 @@ def test_a_mistake_in_a_function_costs_a_restart_only_after_a_step(attempt):
     reached.set(1)
     reached.close()
     assert not of_one_rank(attempt.restart(1)).of_exception(0, error).fatal
-
-
-def test_a_server_that_refuses_may_come(judged):
-    failure = judged(NO_SERVER)
-    assert (failure.fatal, failure.transient) == (False, True)
 
 
 def test_a_network_that_was_there_may_come_back(judged, monkeypatch):

@@ -39,16 +39,6 @@ def test_a_start_that_was_late_is_repeated_within_the_deadline_and_counted():
     ]
 
 
-def test_the_same_error_in_two_starts_ends_the_run_with_its_words():
-    with pytest.raises(ClusterError) as caught:
-        repeated(
-            failing(BROKEN.format(1), BROKEN.format(22)), Deadline(60.0, "slurm.nodes_wait"), lambda _: None
-        )
-    assert "raylet ended with code 1" in str(caught.value)
-    assert "No module named 'x' (pid 22)" in str(caught.value)
-    assert "two starts" in str(caught.value)
-
-
 def test_an_error_that_does_not_come_again_costs_one_start():
     reported = []
     assert repeated(failing(BROKEN.format(1)), Deadline(60.0, "k"), reported.append) == "up"
@@ -62,33 +52,6 @@ def test_a_start_that_is_late_until_the_deadline_ends_the_run_with_the_key():
     assert "The machine is busy, or its disk is slow: start again later, or raise slurm.nodes_wait" in str(
         caught.value
     )
-
-
-def test_the_exception_of_an_agent_comes_before_what_the_raylet_reports(tmp_path):
-    (tmp_path / "raylet.err").write_text(
-        "Traceback (most recent call last):\n"
-        '  File "agent.py", line 1, in <module>\n'
-        "ModuleNotFoundError: No module named 'x'\n"
-        "[2026-11-23 12:36:48,849 E 41 68] (raylet) agent_manager.cc:87: The raylet exited immediately\n"
-    )
-    (tmp_path / "worker-1.err").write_text("ValueError: of the user's own code\n")
-    (tmp_path / "old").mkdir()
-    assert last_words(str(tmp_path)) == ["  | ModuleNotFoundError: No module named 'x'"]
-
-
-def test_a_failed_check_of_the_raylet_is_shown_without_its_boilerplate(tmp_path):
-    text = (
-        "[2026-11-23 12:45:25,402 C 40 40] (raylet) node_manager.cc:3576:  An unexpected system state has "
-        "occurred. You have likely discovered a bug in Ray. Please report this issue at "
-        "https://github.com/ray-project/ray/issues and we'll work with you to fix it. "
-        "Check failed: Timed out waiting for file /tmp/x/metrics_agent_port_e2\n"
-        "*** StackTrace Information ***\n"
-    )
-    for name in ("raylet.err", "raylet.out"):
-        (tmp_path / name).write_text(text)
-    assert last_words(str(tmp_path)) == [
-        "  | Check failed: Timed out waiting for file /tmp/x/metrics_agent_port_e2"
-    ]
 
 
 @pytest.mark.parametrize("folder", [None, "empty"])

@@ -51,19 +51,6 @@ def test_a_rank_of_a_node(run, attempt):
     assert shown(run, driver=True) == ["driven"]
 
 
-def test_a_progress_bar_is_one_line_in_its_last_state(run, attempt):
-    put(
-        attempt,
-        "node1",
-        "rank-0.log",
-        "\n\r 10%\r 20%clustertrain: output ends\n\x1b[31mred\x07" + "x" * 20_000,
-    )
-    ends = ["and goes", " 20%", "clustertrain: output ends", "red" + "x" * 20_000]
-    assert shown(run, rank=0) == ["here is 0", *ends]
-    prefixed = ["rank-0 |  20%clustertrain: output ends", "rank-0 | red" + "x" * 20_000]
-    assert [line for line in shown(run, node="node1") if line.startswith("rank-0")][-2:] == prefixed
-
-
 HOSTILE = "\x1b[31mred\x1b[0m \x1b]0;a title\x07\x1b[2J\x1b]52;c;cm0=\x07\x9b31mend"
 
 
@@ -102,22 +89,6 @@ def test_the_log_of_the_driver_is_no_other_one(run, attempt, other):
     refused = CliRunner().invoke(main, ["logs", run.uri, "--driver", *other])
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "--rank and --node are others" in refused.stderr
-
-
-def test_an_older_attempt_is_shown_when_it_is_named(run, attempt):
-    EventLog(attempt.events).write("note", text="the first")
-    write_result(attempt, Result("stopped", "user", 75))
-    EventLog(claim_attempt(run).events).write("note", text="the second")
-    assert [line.split("  ")[1] for line in shown(run)] == ["the second"]
-    assert [line.split("  ")[1] for line in shown(run, attempt=1)] == ["the first"]
-
-
-def test_the_first_line_of_a_run_that_failed_is_the_cause(run, attempt):
-    EventLog(attempt.events).write("note", text="it began")
-    write_result(attempt, Result("failed", "out_of_memory", 1, text="rank 1 ate too much.\nFeed it less."))
-    cause, first = shown(run)
-    assert cause == "failed (out_of_memory): rank 1 ate too much.\nFeed it less."
-    assert first.endswith("it began")
 
 
 @pytest.mark.slow
@@ -202,9 +173,3 @@ def test_following_a_queued_run_asks_seldom_although_a_start_was_killed_before_i
 
     assert len(list(log_lines(run, LogSelection(), status_of_third_question, follow=True))) == 2
     assert asked[2] - asked[0] >= 0.4
-
-
-def test_a_cancelled_job_that_the_scheduler_has_forgotten_stays_cancelled(run, no_slurm):
-    submit(run)
-    run.cancellation("slurm", "12").create(Cancellation(by="u on login"))
-    assert shown(run) == ["cancelled (cancelled): SLURM job 12 was cancelled"]

@@ -61,21 +61,6 @@ def trained(name, lr, accuracies, storage="runs", **checkpoint):
     return run
 
 
-def rows_of(result):
-    assert result.exit_code == 0, result.output
-    header, *rows = result.stdout.splitlines()
-    return header, [row.split()[:7] for row in rows]
-
-
-def test_args_and_the_last_and_best_value_of_a_metric(ls):
-    trained("a", 0.1, [0.5, 0.9, 0.7], **KEEP_BEST)
-    trained("b", 0.01, [0.6, 0.8, float("nan")], **KEEP_BEST)
-    header, (a, b) = rows_of(ls("--args", "lr,model.depth", "--metric", "accuracy"))
-    assert header.split()[:7] == ["NAME", "STATE", "STEP", "lr", "model.depth", "accuracy", "best"]
-    assert a == ["a", "done", "3", "0.1", "3", "0.7", "0.9"]
-    assert b == ["b", "done", "3", "0.01", "3", "nan", "0.8"]
-
-
 def test_ls_json_has_args_and_metrics(ls):
     trained("a", 0.1, [0.5, 0.9, float("nan")], **KEEP_BEST)
     result = ls("runs", "--json", "--args", "lr", "--args", "train.batch_size", "--metric", "accuracy,loss")
@@ -101,34 +86,12 @@ def test_ls_json_has_args_and_metrics(ls):
     assert "note: the best loss is unknown" in result.stderr
 
 
-def test_the_mode_of_the_option_determines_the_best_value(ls):
-    trained("a", 0.1, [0.5, 0.9], **KEEP_BEST)
-    result = ls("--metric", "loss:min", "--metric", "accuracy:min")
-    assert rows_of(result)[1][0][3:7] == ["0.5", "0.5", "0.9", "0.5"]
-
-
-def test_the_steps_of_a_function_without_evaluations_count(ls):
-    run = trained("a", 0.1, [])
-    EventLog(run.attempt(1).restart(0).metrics).write("train", step=4, loss=0.25)
-    assert rows_of(ls("--metric", "loss:min"))[1][0][3:5] == ["0.25", "0.25"]
-
-
 def test_a_column_without_a_value_is_a_note(ls):
     trained("a", 0.1, [0.5])
     notes = ls("--args", "lrr", "--metric", "acuracy,accuracy").stdout.splitlines()[2:]
     assert notes[0] == "note: no run has args.lrr"
     assert notes[1].startswith("note: no run has measured acuracy")
     assert notes[2].endswith("use --metric accuracy:max or --metric accuracy:min")
-
-
-def test_a_run_whose_job_this_version_does_not_accept_is_listed(ls):
-    run = trained("a", 0.1, [0.5])
-    trained("b", 0.2, [0.5])
-    for key in (run.job_key, run.attempt(1).job_key):
-        run.store.write_atomic(key, b"name: a\nfunction: m:f\nnew_key: 1\n")
-    lines = ls("--args", "lr").stdout.splitlines()
-    assert [line.split()[3] for line in lines[1:3]] == ["-", "0.2"]
-    assert lines[3].startswith("note: a: ")
 
 
 def test_a_run_that_is_only_submitted_has_args(ls):

@@ -1,9 +1,6 @@
 """What a program prints, as a terminal shows it."""
 
-import io
-
 import pytest
-from tqdm import tqdm
 
 from clustertrain.observe.terminal_text import TerminalText
 
@@ -67,30 +64,3 @@ def test_a_very_long_line_is_cut_and_the_next_one_is_whole():
 def test_a_sequence_that_never_ends_holds_nothing_back():
     finished, _ = shown(b"\x1b]0;", *[b"x" * 1000] * 6, b"\nnext\n")
     assert finished[-1] == "next"
-
-
-class Pieces(io.StringIO):
-    """A stream that keeps every write."""
-
-    def __init__(self):
-        super().__init__()
-        self.pieces = []
-
-    def write(self, text):
-        self.pieces.append(text.encode())
-        return len(text)
-
-
-def test_of_nested_bars_of_tqdm_the_outer_one_is_a_line_that_moves():
-    stream = Pieces()
-    bar = {"file": stream, "mininterval": 0, "ascii": True, "ncols": 40}
-    printed, finished, states = TerminalText(), [], []
-    for _ in tqdm(range(3), desc="epochs", **bar):
-        for _ in tqdm(range(20), desc="steps", leave=False, **bar):
-            finished += printed.feed(b"".join(stream.pieces))
-            states += printed.open
-            stream.pieces.clear()
-    tqdm.write("the end", file=stream)
-    finished += printed.feed(b"".join(stream.pieces))
-    assert [state[:12] for state in states[::20]] == ["epochs:   0%", "epochs:  33%", "epochs:  67%"]
-    assert [line[:12] for line in finished if line] == ["epochs: 100%", "the end"]

@@ -6,19 +6,11 @@ import sys
 
 import pytest
 
-from clustertrain.node.units import size_text, time_text
-from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.screen import Bar, Lines
 
 
 def record(kind, **fields):
     return {"kind": kind, "time": 0.0, **fields}
-
-
-def test_sizes_and_times():
-    sizes = [size_text(size) for size in (0, 1023, 1536, 5 * 2**40)]
-    assert sizes == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
-    assert [time_text(seconds) for seconds in (-1, 0.4, 61, 3725)] == ["0:00", "0:00", "1:01", "1:02:05"]
 
 
 def test_plain_lines_show_figures_and_the_time_left():
@@ -97,27 +89,6 @@ def test_a_terminal_that_is_closed_does_not_end_the_run():
         os.close(terminal)
         printed = run.communicate("\n", timeout=60)[1]
     assert run.returncode == 75, printed
-
-
-RESUMED = {"step": 3, "epoch": 1, "checkpoint": "3-1.0", "redone_steps": 7, "restart": 1}
-SAVED = {"step": 9, "name": "9-1.0", "bytes": 1536, "blocking_s": 0.002}
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields", "text"),
-    [
-        ("resumed", RESUMED, "7 steps to repeat"),
-        ("resumed", {**RESUMED, "step": 0, "checkpoint": None}, "no checkpoint yet"),
-        ("fallback", {"checkpoint": "9-1.0", "why": "model.pt has 3 bytes"}, "warning"),
-        ("checkpoint", {**SAVED, "reason": "steps"}, "checkpoint 9-1.0: 1.5 KiB, training waited 2 ms"),
-        ("checkpoint", {**SAVED, "reason": "stop"}, "; stopping as requested"),
-        ("stop_requested", {"cause": "interrupt", "of_script": False}, "finish this step and save"),
-        ("stop_requested", {"cause": "interrupt", "of_script": True}, "a second request ends the run at"),
-    ],
-)
-def test_lines_of_events(kind, fields, text):
-    assert text in line_of(record(kind, **fields))
-    assert line_of(record("something_new")) is None
 
 
 def test_the_bar_takes_every_kind(capsys):

@@ -137,28 +137,6 @@ def test_a_log_file_gets_finished_lines_and_a_bar_from_time_to_time(attempt, mon
     assert stream.getvalue().splitlines()[5:] == ["100%", "two", "the rest"]
 
 
-@pytest.mark.parametrize("entry_point", ["script: train.py", "task: m:T\ntrain: {epochs: 1, batch_size: 4}"])
-def test_where_the_other_ranks_print_is_said_once_and_only_if_there_are_any(attempt, entry_point):
-    script(attempt, entry_point)
-    one, two = io.StringIO(), io.StringIO()
-    display = display_of(attempt, one)
-    started(attempt)
-    display.update()
-    assert one.getvalue() == "2 workers started\n", "a task may print nothing"
-    for restart in (0, 1):
-        started(attempt, restart=restart)
-        prints(attempt, BEGUN + "one\n")
-        display.update()
-    assert (one.getvalue().count("--rank 1"), one.getvalue().count("\none\n")) == (1, 2)
-    single = attempt.run.attempt(2)
-    script(single, entry_point)
-    display = display_of(single, two)
-    started(single, world_size=1)
-    prints(single, BEGUN + "one\n")
-    display.update()
-    assert two.getvalue() == "one\n1 worker started\n"
-
-
 def test_a_character_that_the_locale_does_not_have_is_escaped():
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")

@@ -1,6 +1,5 @@
 import json
 import re
-import time
 from dataclasses import replace
 from itertools import chain, repeat
 
@@ -15,19 +14,18 @@ from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import read_files, status_by_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import next_step, print_ending, print_table, status_rows, summary_rows
-from clustertrain.observe.wait import follow_to_its_end, wait_for_end
+from clustertrain.observe.wait import wait_for_end
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.claim import ResumePoint
 from clustertrain.run_files.records.result import Result
-from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.result import stopped, write_result
 from clustertrain.run_files.streams.event_log import EventLog
 from clustertrain.storage import Location, open_store
 from support.run_status import status_of
-from support.sample_records import sample_restart_claim, sample_submission
+from support.sample_records import sample_restart_claim
 
 
 def found(folder):
@@ -74,15 +72,6 @@ def test_the_gpus_of_the_ranks_are_shown_at_their_start(run):
     assert StoredStatus.parsed(printed.replace('{"attempt"', '{"attempt": 1, "later": 2, "attempt"')).ranks
 
 
-@pytest.mark.parametrize(
-    "ranks", [[], [{"rank": 0, "host": "a", "pid": 1, "gpus": []}], [{"gpus": [{}]}], [3], {"a": 1}, None]
-)
-def test_a_start_without_gpus_and_with_garbage_has_a_status(run, ranks):
-    attempt = claim_attempt(run)
-    EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=ranks)
-    assert json.loads(StoredStatus.of(status_of(run)).json())["state"] == "running"
-
-
 def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
     attempt = claim_attempt(run, world_size=8)
     for number, workers in ((0, 8), (1, 4)):
@@ -92,26 +81,6 @@ def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
         assert rows.get("workers") == (None if workers == 8 else "4 of 8")
     write_result(attempt, stopped(attempt))
     assert dict(status_rows(status_by_files(read_files(run))))["workers"] == "4 of 8"
-
-
-def test_the_restarts_of_a_run_are_shown_while_it_runs(run):
-    attempt = claim_attempt(run)
-    for number, shown in ((0, None), (1, "1"), (5, "5")):
-        attempt.restart(number).claim.create(sample_restart_claim())
-        assert dict(status_rows(status_of(run))).get("restarts") == shown
-    write_result(attempt, stopped(attempt))
-    assert [value for name, value in status_rows(status_of(run)) if name == "restarts"] == [
-        "5, 0 steps repeated"
-    ]
-
-
-def test_a_loss_that_a_function_logs_as_text_is_no_figure(run):
-    restart = claim_attempt(run).restart(0)
-    restart.claim.create(sample_restart_claim())
-    restart.plan.write(ResumePoint(None, 0, 1))
-    log = EventLog(run.local_path(restart.metrics_key))
-    log.write("train", step=10, epoch=0, loss=f"{0.5:.4f}", samples_per_s=12.5)
-    assert dict(status_rows(status_of(run)))["last figures"] == "step 10, epoch 0, samples_per_s 12.5"
 
 
 def test_a_dead_attempt_without_a_result_is_lost(run):
@@ -131,16 +100,6 @@ def test_a_run_that_ends_while_its_heartbeat_is_watched_is_not_lost(run, monkeyp
     monkeypatch.setattr("clustertrain.observe.status.who_runs", ends_meanwhile)
     status = status_of(run)
     assert (status.state, status.step, status.exit_code) == ("done", 40, 0)
-
-
-def test_ls_shows_state_step_and_figures(run, tmp_path):
-    write_result(claim_attempt(run), Result("done", "finished", 0, step=40, metrics={"accuracy": 0.98}))
-    other = RunDir.newest(str(tmp_path), "other")
-    claim_attempt(other)
-    header, first, second = list_runs(str(tmp_path)).lines()
-    assert first.split() == ["digits", "done", "40", "accuracy", "0.98", "1", "this", "machine", "-", "-"]
-    assert second.split()[:2] == ["other", "waiting"]
-    assert header.index("STATE") == first.index("done")
 
 
 def test_ls_shows_a_reason_in_one_harmless_line_that_moves_its_own_row_only(run, tmp_path):
@@ -217,34 +176,12 @@ def test_a_job_that_is_wrong_is_offered_again_only_when_it_is_corrected(run, cod
     assert f"\n{'once corrected' if code == 2 else 'again'}:  clustertrain run j.yaml\n" in hint
 
 
-@pytest.mark.parametrize("wall_s", [59, 61])
-def test_the_users_numbers_come_first_and_the_hours_last_after_a_minute(run, wall_s):
-    attempt = claim_attempt(run)
-    attempt.claim.write(replace(attempt.claim.read(), time=time.time() - wall_s))
-    restart = attempt.restart(0)
-    restart.claim.create(sample_restart_claim())
-    restart.plan.write(ResumePoint(None, 0, 1))
-    EventLog(attempt.events).write("group_started", restart=0, world_size=1)
-    EventLog(restart.metrics).write("train", step=10, epoch=0, loss=0.5)
-    names = [name for name, _ in status_rows(status_of(run))]
-    assert names[:4] == ["run", "state", "last figures", ""]
-    assert names[-2:] == (["folder", "used"] if wall_s > 60 else ["runs as", "folder"])
-    header, row = (re.split("  +", line) for line in list_runs(run.store.uri("")).lines())
-    assert header[-2:] == ["ETTR", "HOURS"] and header.index("FIGURES") == 3
-    assert ("-" in row[-2:]) == (wall_s < 60)
-
-
 def test_tensorboard_gets_the_server_of_the_storage():
     location = Location("s3://b/runs", endpoint="http://[::1]:9000", region="eu-x", profile="a b")
     run = RunDir(open_store(location), "digits", 1)
     hint = next_step(run, Result("done", "finished", 0, metrics={"loss": 0.5}), CommandLine("run", "j.yaml"))
     variables = "AWS_ENDPOINT_URL='http://[::1]:9000' AWS_DEFAULT_REGION=eu-x AWS_PROFILE='a b'"
     assert re.match(rf"curve:  {re.escape(variables)} \S*tensorboard --logdir s3://b/runs/digits/g1\n", hint)
-
-
-def test_the_first_line_of_a_run_that_failed_is_the_cause(run):
-    result = write_result(claim_attempt(run), Result("failed", "error", 1, text="rank 1 met eels.\nMend it."))
-    assert status_rows(status_of(run))[0] == ("failed", result.text)
 
 
 def test_the_reason_of_early_stopping_is_no_error(run, capsys):
@@ -269,48 +206,6 @@ def test_no_text_of_a_result_can_change_the_terminal(run, capsys):
 
 # ------------------------------------------------------------ a run of SLURM, where there is no squeue
 # tests/slurm/test_slurm_status.py has those with one, tests/launchers/slurm/test_standing.py every case.
-
-JOB = SchedulerStart("slurm", "12", {"cluster": "sim"}, nodes=("node1", "node2"))
-
-
-@pytest.fixture
-def no_slurm(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-
-
-def submit(run, job_id="12", at=1.0, **fields):
-    job = sample_submission(job_id, time=at, **{"output": "/a/digits-12.out", **fields})
-    run.submission("slurm", job_id).write(job)
-
-
-def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_slurm):
-    submit(run)
-    status = status_of(found(tmp_path / "digits"))
-    assert (status.state, status.attempt, status.runner, status.exit_code) == ("queued", None, None, None)
-    rows = dict(status_rows(status))
-    assert rows["job"] == "SLURM 12"
-    assert rows["output"] == "/a/digits-12.out"
-    assert rows["attempt"] == "none yet"
-    assert rows["note"] == "squeue is not on PATH here; this is the state in the storage"
-    lines = list_runs(str(tmp_path)).lines()
-    assert lines[1].split()[:4] == ["digits", "queued", "-", "SLURM"]
-    assert lines[2:] == ["note: squeue is not on PATH here; this is the state in the storage"]
-
-
-def test_a_submission_after_the_last_attempt_is_where_the_run_stands(run, no_slurm):
-    submit(run, "12")
-    attempt = claim_attempt(run, launcher="slurm", allocation=JOB)
-    write_result(attempt, Result("failed", "error", 1, text="eels"))
-    submit(run, "13", at=attempt.claim.read().time + 1)
-    status = status_of(run)
-    assert (status.state, status.job.job_id, status.result) == ("queued", "13", None)
-    assert dict(status_rows(status))["attempt"] == "1, which ended as failed (error)"
-
-
-def test_a_submission_before_the_last_attempt_does_not_change_the_state(run, no_slurm):
-    submit(run, "11")
-    write_result(claim_attempt(run), Result("done", "finished", 0))  # on this machine, meanwhile
-    assert status_of(run).state == "done"
 
 
 @pytest.mark.parametrize("result", [None, Result("cancelled", "cancelled", 130, step=0)])
@@ -350,14 +245,6 @@ def test_a_result_that_no_requeue_takes_back_is_the_end_at_once(state, monkeypat
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
     end = RunState(state, "a cause", over=True, of_result=True)
     assert end_of([end]) == end
-
-
-def test_submit_wait_of_a_run_that_has_ended_prints_its_result_at_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
-    run = RunDir.newest(str(tmp_path), "a")
-    write_result(claim_attempt(run), Result("failed", "error", 1, text="no"))
-    assert follow_to_its_end(run, status_of, CommandLine("submit", "job.yaml"), print) == 1
-    assert "failed (error)" in capsys.readouterr().out
 
 
 def end_of(states):

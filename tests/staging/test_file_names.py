@@ -1,8 +1,5 @@
 """A staged file has the name that its source has: spaces, letters of any alphabet, percent signs."""
 
-import io
-import tarfile
-import zipfile
 from urllib.parse import quote
 
 import pytest
@@ -39,27 +36,6 @@ def test_a_url_may_be_written_without_percent_encoding(web, tmp_path, name):
     web.files[f"/ö/{quote(name)}".replace("ö", quote("ö"))] = BODY
     path = staged(f"{web.url}/ö/{name}?größe=1", tmp_path)
     assert (path.name, path.read_bytes()) == (name, BODY)
-
-
-@pytest.mark.parametrize("kind", ["tar", "zip"])
-@pytest.mark.parametrize("remote", [False, True])
-def test_an_archive_and_its_members_keep_their_names(web, tmp_path, kind, remote):
-    members = [f"größe/{name}" for name in NAMES if "\\" not in name]
-    buffer = io.BytesIO()
-    if kind == "tar":
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            for name in members:
-                archive.addfile(tarfile.TarInfo(name))
-    else:
-        with zipfile.ZipFile(buffer, "w") as archive:
-            for name in members:
-                archive.writestr(name, b"")
-    file = tmp_path / f"größe archiv 1%20.{kind}"
-    file.write_bytes(buffer.getvalue())
-    web.files[f"/{quote(file.name)}"] = buffer.getvalue()
-    folder = staged(f"{web.url}/{file.name.replace('%', '%25')}" if remote else file, tmp_path, extract=True)
-    found = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
-    assert sorted(found) == sorted(members)
 
 
 @pytest.mark.parametrize(

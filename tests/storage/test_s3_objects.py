@@ -28,14 +28,6 @@ def read_in_two(part):
         return b"".join(S3Objects(location).blocks("k", block_bytes=3)), requests
 
 
-def test_the_rest_is_requested_of_the_same_version():
-    part = PART + b"Content-Range: bytes 3-4/5\r\nContent-Length: 2\r\n\r\nlo"
-    found, requests = read_in_two(part)
-    assert found == b"hello"
-    assert "Range: bytes=3-" in requests[1]
-    assert 'If-Match: "x"' in requests[1]
-
-
 @pytest.mark.parametrize(
     ("part", "received_bytes"),
     [

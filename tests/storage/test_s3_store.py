@@ -132,18 +132,6 @@ def test_a_server_that_is_down_for_a_while_is_waited_for(moto_store, moto_proxy,
     assert moto_store.read_or_none("a") == b"1"
 
 
-def test_a_storm_longer_than_retry_ends_with_a_name(moto_s3, moto_proxy):
-    store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint, retry_s=2))
-    assert store.list("a") == []
-    moto_proxy.script(status(503))
-    began = time.monotonic()
-    text = refusal(lambda: store.write_atomic("a/b", b"1"))
-    assert 2 <= time.monotonic() - began < 60
-    assert f"PUT s3://{moto_s3.bucket}/runs/a/b at {moto_proxy.endpoint} did not succeed in 2 s" in text
-    assert "HTTP 503 SlowDown" in text
-    assert moto_proxy.count(put) > 2
-
-
 def test_a_request_without_an_answer_is_sent_again(moto_s3, monkeypatch):
     monkeypatch.setattr(s3_client, "READ_TIMEOUT_S", 1.0)
     with FaultProxy(moto_s3.endpoint) as proxy:
@@ -319,20 +307,6 @@ def test_the_files_of_a_script_beside_the_trees_cost_no_request_each(moto_store,
     assert moto_store.collect_leftovers("trees", MARKER, any_tree) == []
     assert moto_proxy.count() - before < 20
     assert len(moto_store.list("trees")) == 21
-
-
-def test_a_head_has_no_reason_for_a_400(moto_store, moto_proxy):
-    moto_proxy.script(status(400))
-    assert "HTTP 400" in refusal(lambda: moto_store.size_or_none("a"))
-
-
-def test_the_probe_names_action_key_and_status(moto_store, moto_proxy):
-    probe(moto_store)
-    moto_proxy.script(status(403))
-    text = refusal(lambda: probe(moto_store))
-    assert "PUT s3://" in text
-    assert ".probe-" in text
-    assert "HTTP 403 AccessDenied" in text
 
 
 def test_a_bucket_that_is_not_there_is_named(s3):

@@ -175,14 +175,6 @@ def test_a_tree_is_there_when_its_marker_is(store):
     }
 
 
-def test_trees_are_listed_in_order(store):
-    for name in ("b", "a", "c"):
-        make_tree(store, f"trees/{name}", x=b"1")
-    assert store.trees("trees", MARKER) == ["a", "b", "c"]
-    assert store.trees("nothing", MARKER) == []
-    assert store.list("") == ["trees"]
-
-
 def test_an_aborted_tree_leaves_nothing(store):
     tree = store.new_tree("trees/one")
     with tree.create("a") as file:
@@ -207,15 +199,6 @@ def test_a_name_that_is_taken_is_not_given_again(store):
     assert contents(store, "trees/one/a") == b"1"
     assert store.read_or_none("trees/one/DONE") == b"done"
     assert store.collect_leftovers("trees", MARKER, any_tree) == []
-
-
-def test_a_removed_tree_is_gone_with_all_its_files(store):
-    make_tree(store, "trees/one", a=b"1", b=b"2")
-    make_tree(store, "trees/two", a=b"3")
-    store.remove_tree("trees/one", MARKER)
-    assert store.trees("trees", MARKER) == ["two"]
-    assert store.list("trees/one") == []
-    assert contents(store, "trees/two/a") == b"3"
 
 
 def test_leftovers_are_collected_and_trees_are_not(store):
@@ -394,18 +377,6 @@ def test_open_store_refuses_unknown_schemes(uri):
     with pytest.raises(JobError, match=r"\nGive .*s3://") as refusal:
         open_store(uri)
     assert refusal.value.exit_code == 2
-
-
-def test_probe_names_path_user_and_remedy(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError) as refusal:
-        probe(open_store(str(tmp_path / "file" / "runs")))
-    text = str(refusal.value)
-    assert f"{tmp_path}/file/runs" in text
-    assert f"uid {os.geteuid()}" in text
-    assert "Not a directory" in text
-    assert text.count("\n") == 1
-    assert refusal.value.exit_code == 4
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EPERM, errno.EIO])

@@ -79,19 +79,6 @@ def test_the_exit_code_is_known_where_children_are_ignored(start):
     assert guardian.wait(10) == 7
 
 
-def test_everything_ends_when_stdin_closes(start, tmp_path):
-    before = set(living_descendants())
-    guardian = start(DAEMON + f"touch {tmp_path}/up; sleep 600")
-    wait_for(tmp_path / "up")
-    ends = time.monotonic() + 10
-    while len(left_after(0, before)) < 5:  # two guardians, shell, sleep, daemons
-        assert time.monotonic() < ends, left_after(0, before)
-        time.sleep(0.01)
-    guardian.stdin.close()
-    assert guardian.wait(5) == 128 + signal.SIGKILL
-    assert left_after(0, before) == {}
-
-
 @pytest.mark.parametrize("victims", [["launcher"], ["launcher", "first"], ["launcher", "second"], ["second"]])
 def test_everything_ends_whoever_is_killed_together(tmp_path, victims):
     """A real launcher with its two guardians."""

@@ -88,8 +88,8 @@ a Ray that outlives the run, Ray itself removes the placement group of a driver 
 
 Ray's private API is in one file (`driver/ray_internals.py`), in two lists: names without which a run
 would not be safe, correct or within its limits, each with what it prevents, and names that save seconds,
-which `benchmarks/ray_names.py` measures. `tests/driver/test_ray_internals.py` has a test for each name,
-so that a new Ray shows what broke, and the error in a run names it and the versions that were tested. The
-file is in `driver/`, because only the driver and the launchers' parts inside the job use it; a worker
-gets the one name it needs as an argument.
+which `benchmarks/ray_names.py` measures. The error in a run names what a new Ray lacks, and the versions
+that were tested; `tests/driver/test_ray_internals.py` has what would change without an error. The file is
+in `driver/`, because only the driver and the launchers' parts inside the job use it; a worker gets the one
+name it needs as an argument.
 """

@@ -2,7 +2,8 @@
 
 There are two lists: what a run needs to be safe, correct, or within its limits, and what saves seconds. What
 saves nothing that can be measured is not here: benchmarks/ray_names.py measures each name of the second list.
-tests/driver/test_ray_internals.py states for each name what is relied on, so that a new Ray shows what broke.
+A run with a Ray that lacks a name fails with the name; tests/driver/test_ray_internals.py has what would
+change without an error.
 
 A name is looked up when it is imported, because the start of a node must not load Ray Train.
 """

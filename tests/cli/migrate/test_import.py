@@ -47,28 +47,6 @@ def of_script(text):
     return imported("train.sbatch")
 
 
-RENDEZVOUS = """\
-#!/bin/bash
-
-#SBATCH --job-name=ddp_four_nodes
-#SBATCH --nodes=4
-#SBATCH --ntasks=4
-#SBATCH --gpus-per-task=1
-#SBATCH --cpus-per-task=6
-
-hosts=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )
-head_node_ip=$(srun --nodes=1 --ntasks=1 -w "$head_node" hostname --ip-address)
-
-echo "rendezvous at: $head_node_ip"
-export LOGLEVEL=INFO
-
-srun torchrun \\
-    --nnodes 4 \\
-    --nproc_per_node 1 \\
-    --rdzv_id $(date +%s) \\
-    --rdzv_endpoint $head_node_ip:29500 \\
-    train.py 40 5
-"""
 TYPES = """\
 #!/bin/bash -l
 #SBATCH -N 2                      # two nodes, with gpus each
@@ -90,16 +68,6 @@ srun --cpu-bind=none torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc_per_node=$SL
     --node_rank=$SLURM_NODEID --master_addr=$MASTER_ADDR train.py --data "$DATA" 2>&1 | tee -a log.txt
 cp -r out /archive
 """
-LIGHTNING = """\
-#SBATCH --nodes=2             # as num_nodes of the Trainer
-#SBATCH --gres=gpu:8
-#SBATCH --ntasks-per-node=8   # as devices of the Trainer
-#SBATCH --mem=0
-#SBATCH --exclusive
-source activate $1
-# export NCCL_SOCKET_IFNAME=^docker0,lo
-srun python3 -u train.py --max_epochs=20
-"""
 NO_GPUS = """\
 #SBATCH --cpus-per-task=8
 #SBATCH --mem-per-cpu=4G
@@ -111,17 +79,6 @@ OMP_NUM_THREADS=2 python -m torch.distributed.launch --nproc_per_node=4 train.py
 """
 GUESSED = "gpus_per_worker: 1: GPUs are not requested, so each worker gets one; without GPUs remove"
 SCRIPTS = {
-    "a rendezvous": (
-        RENDEZVOUS,
-        {
-            "name": "ddp-four-nodes",
-            "script": "train.py",
-            "args": ["40", "5"],
-            "resources": {"nodes": 4, "gpus_per_node": 1, "cpus_per_worker": 6},
-            "slurm": {"setup": ["export LOGLEVEL=INFO"]},
-        },
-        ["line 9: hosts=( ", "line 10: head_node_ip=", "line 12: echo "],
-    ),
     "types, setup and a command after it": (
         TYPES,
         {
@@ -143,17 +100,6 @@ SCRIPTS = {
             *("line 10: --switches=1", "line 11: --error=", "line 13: export MASTER_ADDR="),
             *("line 17: --cpu-bind=none", "line 17: tee -a log.txt", "line 19: cp -r out /archive: it runs"),
         ],
-    ),
-    "srun starts the processes": (
-        LIGHTNING,
-        {
-            "name": "train",
-            "script": "train.py",
-            "args": ["--max_epochs=20"],
-            "resources": {"nodes": 2, "gpus_per_node": 8},
-            "slurm": {"exclusive": True},
-        },
-        ["line 4: --mem=0: its value is not one", "line 6: source activate $1"],
     ),
     "no GPUs, and a condition": (
         NO_GPUS,
@@ -211,6 +157,9 @@ COMMANDS = {
         "resources": {"nodes": 2, "gpus_per_node": 4},
     },
     "srun -n 4 python train.py": {"resources": {"workers": 4}},
+    "srun -N 4 -n 4 --gpus-per-task=1 --cpus-per-task=6 python train.py": {
+        "resources": {"nodes": 4, "gpus_per_node": 1, "cpus_per_worker": 6},
+    },
 }
 
 

@@ -13,7 +13,7 @@ from clustertrain.errors import JobError
 from clustertrain.node.processes import this_process
 from clustertrain.observe.explain.evidence import StartEvidence
 from clustertrain.observe.explain.explanation import explain, summary
-from clustertrain.observe.explain.stacks import grouped, ranks_text, stacks_now
+from clustertrain.observe.explain.stacks import grouped, stacks_now
 from clustertrain.observe.tables import finish
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run_files.command_line import UNKNOWN
@@ -238,13 +238,6 @@ def test_an_error_that_a_script_printed_before_its_exit_is_the_cause(attempt, co
             "disk_full",
         ),
     ],
-    ids=[
-        "a kill",
-        "what was printed before a kill",
-        "the record",
-        "matched by the driver",
-        "later catalogue",
-    ],
 )
 def test_the_cause_is_what_the_record_or_the_log_of_the_rank_shows(attempt, failure, printed, name):
     fail(attempt, **{"text": "rank 1 died", "rank": 1, **failure})
@@ -330,11 +323,6 @@ def test_without_a_failure_there_is_nothing_to_explain(attempt, state, cause, co
     assert summary(attempt) == []
 
 
-def test_an_attempt_that_is_not_there_is_refused(attempt):
-    with pytest.raises(JobError, match=r"attempt 7\.\nThere are: \[1\]\."):
-        explain(attempt.run, 7)
-
-
 def test_a_log_is_printed_without_what_changes_a_terminal(attempt, tmp_path):
     fail(attempt, "rank 1: OSError: [Errno 28] \x1b]0;title\x07 No space left on device", error="OSError")
     shown = CliRunner().invoke(main, ["explain", str(tmp_path / "digits")]).output
@@ -394,8 +382,3 @@ def test_the_stacks_of_a_script_are_those_that_py_spy_shows(running):
     found = explain(running.run)
     assert (found.cause, found.stacks) == ("none: digits is running", ())
     assert "py-spy dump -s" in found.change
-
-
-def test_ranks_as_text():
-    assert ranks_text((3,)) == "rank 3"
-    assert ranks_text((0, 2, 3, 4, 9)) == "ranks 0, 2-4, 9"
