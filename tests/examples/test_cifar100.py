@@ -132,7 +132,7 @@ def test_data_parallel_trains_in_the_loop_of_a_task(example, data):
     )
 
 
-# In CI: tests/test_examples.py trains on two workers from one copy of the data.
+# tests/test_examples.py trains on two workers from one copy of the data, and the tests below read the table.
 @pytest.mark.nightly
 @pytest.mark.run
 def test_two_workers_learn_from_one_download_and_their_speed_is_shown(archive, tmp_path):

@@ -1,5 +1,7 @@
-"""The example of segmentation: the reader of Cityscapes' folders, mIoU, and a rehearsal."""
+"""The example of segmentation: the reader of Cityscapes' folders, mIoU, and training on two workers."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from clustertrain import load_job
 from clustertrain.errors import JobError
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from support.example_modules import example_of
+from support.example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
 JOB = EXAMPLE / "job.yaml"
@@ -137,3 +139,23 @@ def test_an_unused_head_is_named_without_the_setting(example, root):
 def test_crops_without_a_class_have_the_loss_0(example):
     nothing = torch.full((2, 4, 4), 255)
     assert example["segmentation"].pixel_loss(torch.randn(2, 19, 4, 4), nothing) == 0
+
+
+@pytest.mark.nightly  # in CI: the tests above; test_examples.py trains the digits on two workers
+@pytest.mark.run
+def test_two_workers_learn_the_generated_scenes(tmp_path):
+    """The commands of the README, smaller."""
+    folder = tmp_path / "cityscapes"
+    sizes = ["--train", "32", "--val", "5", "--height", str(HEIGHT), "--width", str(WIDTH)]
+    subprocess.run([sys.executable, str(EXAMPLE / "make_cityscapes.py"), str(folder), *sizes], check=True)
+    sets = {
+        "data.cityscapes.uri": folder,
+        "args.crop": "[48, 64]",
+        "train.epochs": 6,
+        "train.eval_every": "{epochs: 3}",
+        "resources.cpus_per_worker": 0.5,
+        "storage": tmp_path / "runs",
+    }
+    done = clustertrain("run", str(JOB), *set_options(sets))
+    miou = next(line for line in done.stdout.splitlines() if line.startswith("miou"))
+    assert float(miou.split()[1]) >= 0.3, "of 9 classes; 0.05 is chance"

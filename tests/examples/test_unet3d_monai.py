@@ -1,4 +1,4 @@
-"""MONAI's U-Net: crops and whole volumes, damaged files, and too few of them."""
+"""MONAI's U-Net: crops and whole volumes, damaged files, a missing package, and a run of two workers."""
 
 import tarfile
 from pathlib import Path
@@ -12,7 +12,7 @@ from clustertrain.training.data.loading import Fetch
 from clustertrain.training.data.sampling import MicroBatch, Position
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from support.example_modules import example_of
+from support.example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_monai"
 COUNT, SIZE, EVALUATED = 11, 48, 3  # two workers evaluate 2 and 1 of them
@@ -104,3 +104,18 @@ def test_too_few_volumes_are_refused_with_the_numbers(example, data):
     for crop in (16, 40):
         with pytest.raises(ValueError, match=rf"crop is {crop}; .* a multiple of 16, at least 32"):
             task_of(example, crop=crop)
+
+
+@pytest.mark.nightly  # in CI: the tests above; test_examples.py trains the digits on two workers
+@pytest.mark.run
+def test_two_workers_find_the_spheres(example, archive, data, tmp_path):
+    sets = {
+        "data.volumes.uri": archive,
+        "args.eval_volumes": EVALUATED,
+        "train.epochs": 4,
+        "resources.cpus_per_worker": 0.5,
+        "storage": tmp_path / "runs",
+    }
+    done = clustertrain("run", str(EXAMPLE / "job.yaml"), *set_options(sets))
+    summary = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.count(" ") > 1)
+    assert float(summary["mean_dice"]) > 0.7
