@@ -1,7 +1,4 @@
-"""Saves from the GPU: what a save in the background writes, and how long training waits for it."""
-
-import statistics
-import time
+"""Saves from the GPU: what a save in the background writes, and the memory of its copy."""
 
 import pytest
 import torch
@@ -86,36 +83,3 @@ def test_the_copy_on_the_host_is_pinned_and_no_larger_than_the_state():
     assert used <= 1.05 * STATE_BYTES, (
         f"{used / MIB:.0f} MiB of pinned memory for {STATE_BYTES / MIB:.0f} MiB"
     )
-
-
-def test_a_save_blocks_for_the_copy_only(tmp_path, row):
-    live = state()
-    made, saved, failed = saver(tmp_path / "saves", background=True)
-    made.reserve(live)
-    pinned = [torch.empty_like(tensor, device="cpu", pin_memory=IS_GPU) for tensor in live["model"].values()]
-    copies, blocked = [], []
-    for step in range(1, 8):
-        made._join()  # the previous save's writing would slow down both copies
-        synchronize()
-        began = time.perf_counter()
-        for target, source in zip(pinned, live["model"].values(), strict=True):
-            target.copy_(source, non_blocking=True)
-        synchronize()
-        copies.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        made.save(live, progress_at(step))
-        blocked.append(time.perf_counter() - began)
-    made.finish()
-    assert (len(saved), failed) == (7, [])
-    copy_s, blocked_s = statistics.median(copies), statistics.median(blocked)
-    row(
-        f"a save of {STATE_BYTES / MIB:.0f} MiB against the bare copy",
-        "s, medians of 7",
-        blocked=blocked_s,
-        copy=copy_s,
-        ratio=blocked_s / copy_s,
-    )
-    if IS_GPU:
-        assert blocked_s <= 1.10 * copy_s + 0.002, (
-            f"blocked for {blocked_s:.4f} s, the copy takes {copy_s:.4f} s"
-        )

@@ -18,9 +18,11 @@ class ScriptRun:
     stop_requested: Callable[[], bool] = lambda: False
     stop_exists: Callable[[], bool] = lambda: False
     stop_in_s: Callable[[], float] = lambda: 0.0
-    follow: Callable[[], None] = lambda: None
     notes: list[tuple[str, str]] = field(default_factory=list)
     strike: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(printed=lambda line: None))
+
+    def follow(self) -> None:
+        """Take nothing of what the script logs."""
 
     def requests(self) -> Requests:
         return Requests(self.stop_requested())

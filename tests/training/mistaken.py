@@ -42,11 +42,6 @@ class OddShape(Fine):
         return Samples(torch.zeros(7))
 
 
-class OddType(Fine):
-    def train_data(self, data):  # here: OddType
-        return Samples("a caption")
-
-
 class UnreadableSample(Fine):
     def train_data(self, data):
         return Samples(None)
@@ -80,14 +75,6 @@ class Narrow(nn.Module):
 
     def forward(self, x):
         return self.head(x)  # here: NarrowModel
-
-
-class DoubleData(Fine):
-    def train_data(self, data):
-        return TensorDataset(torch.randn(32, 6).double(), torch.arange(32) % 3)
-
-    def loss(self, model, batch):
-        return functional.cross_entropy(model(batch[0]), batch[1])  # here: DoubleData
 
 
 class ThreeParts(Fine):  # here: ThreeParts
@@ -210,14 +197,6 @@ class SilentMetric(Fine):
 class Silent(SilentMetric):
     def metrics(self):
         return {}
-
-
-class UnusedHead(Fine):
-    def model(self):
-        model = super().model()
-        model.head = model.other = nn.Linear(8, 2)
-        model.forward = lambda x: nn.Sequential.forward(model[:4], x)
-        return model
 
 
 class Collection(Fine):

@@ -12,32 +12,6 @@ from clustertrain.training.metrics import Accuracy
 SAMPLES = 11
 
 
-class F1:
-    """Macro F1 of three classes: no mean over batches or ranks would be right."""
-
-    def reset(self):
-        self.outputs, self.targets = [], []
-
-    def update(self, outputs, targets):
-        self.outputs.append(scores_of(outputs))
-        self.targets.append(targets["classes"])
-
-    def compute(self):
-        return f1(torch.cat(self.outputs).argmax(1), torch.cat(self.targets))
-
-
-def f1(found, classes):
-    values = []
-    for c in range(3):
-        both = ((found == c) & (classes == c)).sum().double()
-        values.append(2 * both / ((found == c).sum() + (classes == c).sum()).clamp(min=1))
-    return torch.stack(values).mean().item()
-
-
-def scores_of(outputs):
-    return outputs.scores.float() if isinstance(outputs, Outputs) else outputs
-
-
 def order(outputs, targets):
     """A mapping; the checksum of the ids depends on their order and their number."""
     ids = targets["ids"]
@@ -72,7 +46,7 @@ class OfThisTask(Accuracy):
     """A metric with `sums`."""
 
     def update(self, outputs, targets):
-        super().update(scores_of(outputs), targets["classes"])
+        super().update(outputs.scores.float(), targets["classes"])
 
 
 class Outputs(NamedTuple):
@@ -104,7 +78,6 @@ class Own(Task):
 
     def metrics(self):
         return {
-            "f1": F1(),
             "order": order,
             "sums": sums_of_all,
             "accuracy": OfThisTask(),

@@ -1,7 +1,6 @@
 """Real processes in real gloo groups, kept from test to test: importing torch costs more than most tests."""
 
 import multiprocessing
-import os
 import traceback
 import warnings
 from collections.abc import Callable
@@ -17,14 +16,6 @@ from clustertrain.training.ranks.distributed import RankInfo
 ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 _ANSWER_S = 120
 PRELOADED = ["torch", "clustertrain.training.loop"]
-
-
-def rank_of_torchrun() -> RankInfo:
-    """Join the process group of torchrun's environment, on the CPU; alone without that environment."""
-    if "RANK" not in os.environ:
-        return ALONE
-    dist.init_process_group("gloo")
-    return RankInfo(dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size(), ALONE.device)
 
 
 class RankFailed(Exception):

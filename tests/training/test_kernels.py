@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
 
-from clustertrain import Task
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step.kernels import kernels_in_use, use_fast_kernels
 from training.ranks import ALONE
@@ -73,7 +71,3 @@ def test_kernels_that_a_task_sets_itself_stay():
     run_task(ALONE, Precise(), TrainSettings(steps=1, batch_size=2))
     assert kernels_in_use(GPU).startswith("fp32 numbers: matrix products in fp32, convolutions in TF32")
     assert kernels()[2] is False
-
-
-def test_the_default_optimizer_is_not_fused_on_a_cpu():
-    assert not Task().optimizer(nn.Linear(2, 1)).defaults["fused"]

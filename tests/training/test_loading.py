@@ -5,13 +5,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
-from clustertrain.errors import JobError
 from clustertrain.training.data import loading
-from clustertrain.training.data.loading import Fetch, Loader, map_tensors
+from clustertrain.training.data.loading import Fetch, map_tensors
 from clustertrain.training.data.sampling import MicroBatch
-from training.tasks import Jittered
 
-CPU = torch.device("cpu")
 KEYS = [MicroBatch([4, 1, 7], 11, 1.0, None), MicroBatch([0, 2], 12, 1.0, None)]
 
 
@@ -50,42 +47,6 @@ def test_getitems_is_called_once_per_batch():
     dataset = Whole()
     ids, squares = Fetch(dataset, default_collate)[KEYS[0]]
     assert dataset.requested == [4, 1, 7] and ids.tolist() == [4, 1, 7] and squares.tolist() == [16, 1, 49]
-
-
-def test_random_numbers_of_a_batch_do_not_change_those_of_the_training():
-    fetch = Fetch(Jittered(10), default_collate)
-    torch.manual_seed(0)
-    expected = torch.randn(1)
-    torch.manual_seed(0)
-    first, other, again = fetch[KEYS[0]], fetch[KEYS[0]._replace(seed=1)], fetch[KEYS[0]]
-    assert torch.equal(first[0], again[0]) and not torch.equal(first[0], other[0])
-    assert torch.equal(torch.randn(1), expected)
-
-
-@pytest.mark.slow
-def test_loader_processes_give_the_same_bits_and_serve_again():
-    fetch = Fetch(Jittered(10), default_collate)
-    here = list(Loader(fetch, KEYS, processes=0, device=CPU, reuse=False))
-    torch.manual_seed(0)
-    expected = torch.randn(1)
-    torch.manual_seed(0)
-    loader = Loader(fetch, KEYS, processes=1, device=CPU, reuse=True)
-    for _ in range(2):
-        there = list(loader)
-        assert [key for key, _ in there] == KEYS
-        for (_, one), (_, other) in zip(here, there, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    assert torch.equal(torch.randn(1), expected), "starting them draws no number from the training"
-
-
-@pytest.mark.filterwarnings("ignore:Got pickle error")  # torch's own words, beside the error's
-def test_a_dataset_that_cannot_be_pickled_is_refused_by_name():
-    class Local(Whole):
-        pass
-
-    loader = Loader(Fetch(Local(), default_collate), KEYS, processes=1, device=CPU, reuse=False)
-    with pytest.raises(JobError, match="top of a module, or set loader_workers: 0"):
-        next(iter(loader))
 
 
 class Ending(Whole):

@@ -1,37 +1,28 @@
 """What the loop does between two steps: requests, saves, logs, losses that are not finite."""
 
-import os
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
 from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import Profile, SaveEvery, TrainSettings
 from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
-from support.commands import ran
-from training.mistaken import Collection
 from training.ranks import ALONE
+from training.streamed import OnStream
 from training.tasks import Classify, MemoryRun, Plain, plain, run_task
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
-STEPS = ("step", "usual_step")
 
 
 def stop_at_call(calls, call=3):
     return calls >= call, False
-
-
-def save_at_call(calls, call=3):
-    return False, calls == call
 
 
 @pytest.mark.parametrize(("world_size", "step"), [(1, 3), (2, 4), (3, 4)])
@@ -39,12 +30,6 @@ def test_a_stop_ends_all_ranks_at_the_same_step_with_a_checkpoint(ranks, world_s
     outcomes = ranks(world_size).results(run_task, Plain(), SETTINGS, None, stop_at_call)
     assert {(o.result.step, o.result.finished) for o in outcomes} == {(step, False)}
     assert [(p.step, p.reason) for p in outcomes[0].progress] == [(step, "stop")]
-
-
-def test_training_continues_after_a_requested_save(ranks):
-    outcomes = ranks(2).results(run_task, Plain(), SETTINGS, None, save_at_call)
-    assert [(p.step, p.reason) for p in outcomes[0].progress] == [(4, "save"), (8, "end")]
-    assert outcomes[1].progress == outcomes[0].progress, "the random states of all ranks are gathered by all"
 
 
 def shapes(state):
@@ -109,16 +94,6 @@ class Watched(Plain):
         pass
 
 
-class Streamed(Plain):
-    def train_data(self, data):
-        class Stream(IterableDataset):
-            def __iter__(self):
-                return iter(samples)
-
-        samples = list(super().train_data(data))
-        return Stream()
-
-
 @pytest.mark.parametrize(
     ("task", "settings", "usual"),
     [
@@ -126,7 +101,7 @@ class Streamed(Plain):
         (Plain(20), {}, [2, 4, 7]),  # and each fifth step ends an epoch
         (Watched(), {}, []),
         (Plain(), {"profile": Profile((2, 3))}, []),
-        (Streamed(), {}, []),
+        (OnStream(54), {}, []),
     ],
 )
 def test_only_a_step_as_those_before_it_is_a_usual_one(tmp_path, task, settings, usual):
@@ -260,7 +235,6 @@ def test_a_step_waits_for_no_collective_but_ddp_s_own(ranks):
 @pytest.mark.parametrize(
     ("task", "settings", "text"),
     [
-        (plain(model=nn.ReLU), {}, "without parameters"),
         (plain(model=lambda: nn.LazyLinear(1)), {}, "a model whose weight has no shape yet"),
         (plain(model=lambda: "resnet"), {}, "returned str, not an nn.Module"),
         (plain(train_data=lambda data: iter([1])), {}, "lacks __len__ or __getitem__"),
@@ -319,37 +293,3 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_difference(model, dif
     assert first == "The checkpoint's weights do not fit Plain.model():"
     assert re.search(difference, str(caught.value))
     assert last == "Undo the change, or start over with --fresh, which keeps this run."
-
-
-@pytest.mark.slow
-def test_the_loop_runs_under_torchrun_without_ray(tmp_path):
-    """The same script in one plain process and in two of torchrun: neither meets Ray or pydantic."""
-    script = Path(__file__).parent / "under_torchrun.py"
-    (tmp_path / "temp").mkdir()  # torchrun leaves its own files behind
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-        "TMPDIR": str(tmp_path / "temp"),
-    }
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for start, world_size in (([], 1), (torchrun, 2)):
-        ran([sys.executable, *start, str(script), str(tmp_path)], code=0, env=environment, timeout=120)
-        for rank in range(world_size):
-            assert (tmp_path / f"{world_size}-{rank}").read_text() == "8 True"
-
-
-def _keeping_best(rank_info, task, metric):
-    run = MemoryRun(rank_info.rank)
-    with pytest.raises(JobError) as refused:
-        train(task, replace(SETTINGS, steps=3, keep_best=metric), rank_info, run, {})
-    return str(refused.value), [step for name, step in run.phases if name in STEPS]
-
-
-def test_a_best_metric_that_no_evaluation_reports_is_refused_before_step_1(ranks):
-    for world_size in (1, 2):
-        for error, steps in ranks(world_size).results(_keeping_best, Collection(), "macro_f2"):
-            assert "'macro_f2', but an evaluation of Collection reports: loss, macro_accuracy" in error
-            assert steps == []
-    error, steps = _keeping_best(ALONE, Plain(), "loss")
-    assert "eval_data() returned None" in error and steps == []

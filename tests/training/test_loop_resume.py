@@ -95,25 +95,6 @@ def test_a_resume_knows_the_versions_of_the_modules():
     assert run_task(ALONE, Versioned(), SETTINGS, whole.saves[5]).result == whole.result
 
 
-def test_without_settled_buckets_a_resume_of_three_ranks_has_other_bits(ranks, monkeypatch):
-    """Without the discarded passes three ranks add up in another order after a resume."""
-    group = ranks(3)
-    settings = SETTINGS
-    whole = group.results(_run_unsettled, Classify(), settings)
-    resumed = group.results(_run_unsettled, Classify(), settings, whole[0].saves[3])
-    assert not same(resumed[0].weights(), whole[0].weights())
-
-
-def _run_unsettled(rank_info, *args):
-    from clustertrain.training import loop
-
-    settle, loop.settle_buckets = loop.settle_buckets, lambda *args, **kwargs: None
-    try:
-        return run_task(rank_info, *args)
-    finally:
-        loop.settle_buckets = settle
-
-
 class WatchedRun(MemoryRun):
     """Counts, after each step, how many tensors of the model in the checkpoint are still in memory."""
 
@@ -151,29 +132,6 @@ def test_another_number_of_ranks_continues_the_same_order(ranks, before, after):
     assert ["learning rate: " in note for note in notes] == [True, False] and "not bit-identical" in notes[1]
 
 
-def test_every_epoch_takes_each_sample_once(ranks):
-    outcomes = ranks(2).results(run_task, Classify(48), replace(SETTINGS, save_every=SaveEvery()))
-    steps_per_epoch = 6
-    for epoch in range(2):
-        part = slice(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)
-        seen = Counter(i for rank in outcomes for ids in rank.ids[part] for i in ids)
-        assert seen == Counter(range(48))
-    assert outcomes[0].ids[:steps_per_epoch] != outcomes[0].ids[steps_per_epoch:], (
-        "each epoch is shuffled anew"
-    )
-
-
-def test_more_epochs_continue_a_finished_run_and_the_same_number_ends_at_once(ranks):
-    settings = replace(SETTINGS, save_every=SaveEvery(), epochs=1)
-    group = ranks(2)
-    once = group.results(run_task, Classify(48), settings)
-    again = group.results(run_task, Classify(48), settings, once[0].saves[6])
-    assert again[0].result == once[0].result
-    assert again[0].progress == [] and again[0].ids == []
-    twice = group.results(run_task, Classify(48), replace(settings, epochs=2), once[0].saves[6])
-    assert twice[0].result.step == 12 and twice[0].result.finished
-
-
 class Weighted(Classify):
     """Classes 0, 1 and 2 by 0 : 1 : 4, as an array of numpy."""
 
@@ -181,28 +139,18 @@ class Weighted(Classify):
         return np.array([0.0, 1.0, 4.0], dtype=np.float32)[dataset.y]
 
 
-class Rare(Classify):
-    """The largest tenth of the samples has half of the draws."""
-
-    def sample_weights(self, dataset):
-        size = dataset.x[:, 0]
-        return torch.where(size > size.quantile(0.9), 9.0, 1.0)
-
-
-@pytest.mark.parametrize(("task", "processes"), [(Weighted, 0), (Rare, 2)])
-def test_weighted_samples_are_the_same_after_a_resume_and_with_other_ranks(ranks, task, processes):
-    settings = replace(SETTINGS, batch_size=None, global_batch_size=12, loader_workers=processes)
-    whole = ranks(2).results(run_task, task(), settings)
-    data = task().train_data({})
-    weights = torch.as_tensor(task().sample_weights(data), dtype=torch.float64)
+def test_weighted_samples_are_the_same_after_a_resume_and_with_other_ranks(ranks):
+    settings = replace(SETTINGS, batch_size=None, global_batch_size=12, loader_workers=2)
+    whole = ranks(2).results(run_task, Weighted(), settings)
+    weights = torch.as_tensor(Weighted().sample_weights(Weighted().train_data({})), dtype=torch.float64)
     drawn = epoch_order(settings.seed, 0, len(weights), weights.cumsum(0)).tolist()
     assert len({*drawn}) < len(drawn), "with replacement"
     for rank, outcome in enumerate(whole):
         ids = [i for ids in outcome.ids[:4] for i in ids]
         assert ids == drawn[rank:48:2]
-    resumed = ranks(2).results(run_task, task(), settings, whole[0].saves[2])
+    resumed = ranks(2).results(run_task, Weighted(), settings, whole[0].saves[2])
     assert same(resumed[0].state(8), whole[0].state(8))
     assert [each.ids for each in resumed] == [each.ids[2:] for each in whole]
-    of_three = ranks(3).results(run_task, task(), settings, whole[0].saves[2])
+    of_three = ranks(3).results(run_task, Weighted(), settings, whole[0].saves[2])
     for rank, outcome in enumerate(of_three):
         assert [i for ids in outcome.ids[:2] for i in ids] == drawn[24 + rank : 48 : 3]

@@ -9,7 +9,7 @@ import torch
 from clustertrain.errors import JobError
 from clustertrain.training.gathering import SampleRows
 from clustertrain.training.metrics import Accuracy, Metrics
-from training.own_metrics import OfTwo, Outputs, Own, f1, order, whole
+from training.own_metrics import OfTwo, Outputs, Own, order, whole
 from training.ranks import ALONE
 from training.tasks import evaluation_of
 
@@ -29,7 +29,7 @@ def test_a_metric_has_the_value_of_one_process_to_the_last_digit(ranks, world_si
     inputs, classes, ids = whole(task.samples)
     outputs = Outputs(inputs[:, :3].bfloat16(), (inputs > 0, None))
     expected = task.metrics()
-    for name in ("f1", "accuracy", "mean"):
+    for name in ("accuracy", "mean"):
         metric = expected[name]
         metric.reset()
         metric.update(outputs, {"classes": classes, "ids": ids})
@@ -37,8 +37,7 @@ def test_a_metric_has_the_value_of_one_process_to_the_last_digit(ranks, world_si
     answers = ranks(world_size).results(evaluate, task)
     assert all(answer == answers[0] for answer in answers), "the same on every rank"
     values = answers[0]
-    assert list(values) == ["loss", "f1", "order_checksum", "order_samples", "sums", "accuracy", "mean"]
-    assert values["f1"] == expected["f1"] == f1(outputs.scores.float().argmax(1), classes)
+    assert list(values) == ["loss", "order_checksum", "order_samples", "sums", "accuracy", "mean"]
     assert values["accuracy"] == expected["accuracy"] and values["mean"] == expected["mean"]
     checksum = sum(i * (i + 1) for i in range(task.samples))
     assert (values["order_checksum"], values["order_samples"]) == (checksum, task.samples)
@@ -51,42 +50,24 @@ class Masked:
     mask: torch.Tensor
 
 
-def _collect(rank_info, samples, columns):
-    """What rank 0 has of `samples` whose row i is filled with i, in batches of two."""
-    rows = SampleRows("T", ["m"])
-    mine = torch.arange(rank_info.rank, samples, rank_info.world_size)
-    for ids in mine.split(2):
-        value = ids.reshape(-1, *[1] * len(columns)).expand(-1, *columns)
-        of_dtypes = [value.to(dtype) for dtype in (torch.bool, torch.bfloat16, torch.complex64, torch.int16)]
-        rows.add(Masked(value.double(), value % 2 == 0), of_dtypes, ids.tolist())
-    return rows.of_all_ranks(rank_info, samples)
-
-
-@pytest.mark.parametrize("columns", [(), (3,), (2, 0)], ids=["vector", "matrix", "empty"])
-@pytest.mark.parametrize("samples", [12, 13, 14])
-def test_rows_of_all_ranks_are_in_the_order_of_the_data_set(ranks, samples, columns):
-    first, *others = ranks(3).results(_collect, samples, columns)
-    assert others == [None, None]
-    outputs, targets = first
-    ids = torch.arange(samples).reshape(-1, *[1] * len(columns)).expand(-1, *columns)
-    assert torch.equal(outputs.scores, ids.double()) and torch.equal(outputs.mask, ids % 2 == 0)
-    assert [t.dtype for t in targets] == [torch.bool, torch.bfloat16, torch.complex64, torch.int16]
-    assert all(torch.equal(tensor, ids.to(tensor.dtype)) for tensor in targets)
-
-
 def _in_pieces(rank_info):
     from clustertrain.training import gathering
 
     whole_bytes, gathering._CHUNK_BYTES = gathering._CHUNK_BYTES, 50
+    rows = SampleRows("T", ["m"])
+    for ids in torch.arange(rank_info.rank, 13, rank_info.world_size).split(2):
+        value = ids.reshape(-1, 1).expand(-1, 3)
+        rows.add(Masked(value.double(), value % 2 == 0), None, ids.tolist())
     try:
-        return _collect(rank_info, 13, (3,))
+        return rows.of_all_ranks(rank_info, 13)
     finally:
         gathering._CHUNK_BYTES = whole_bytes
 
 
 def test_many_rows_are_sent_in_pieces(ranks):
-    outputs, _ = ranks(2).results(_in_pieces)[0]
+    (outputs, _), of_rank_1 = ranks(2).results(_in_pieces)
     assert torch.equal(outputs.scores, torch.arange(13).double().reshape(-1, 1).expand(-1, 3))
+    assert of_rank_1 is None
 
 
 def _of_other_shape(rank_info):
@@ -175,6 +156,26 @@ def test_several_values_get_full_names_and_what_is_no_number_is_refused():
         computed({"f": ListOfSums()})
 
 
+class MadeByReset:
+    """Counts boxes, a different number for each sample, which cannot be sent to rank 0."""
+
+    def reset(self):
+        self.sums = torch.zeros(1)
+
+    def update(self, outputs, targets):
+        self.sums += sum(map(len, targets))
+
+    def compute(self):
+        return self.sums.item()
+
+
+def test_sums_that_reset_creates_are_added_over_the_ranks():
+    metrics = Metrics("Boxes", {"boxes": MadeByReset()}, CPU)
+    metrics.reset()
+    metrics.update([], [torch.ones(3, 4), torch.ones(0, 4)], [0, 1])
+    assert metrics.compute(ALONE, samples=2) == {"boxes": 3.0}
+
+
 def test_accuracy_counts_samples_and_pixels():
     metric = Accuracy()
     metric.update(torch.tensor([[0.1, 0.9], [0.9, 0.1], [0.2, 0.8]]), torch.tensor([1, 1, 1]))
@@ -208,23 +209,3 @@ def test_the_example_of_the_page_is_exact_on_any_number_of_ranks(ranks, own):
     for world_size in (1, 2, 3):
         for value, of_all in ranks(world_size).results(example, own):
             assert 0 < value == of_all < 1
-
-
-class MadeByReset:
-    """Counts boxes, a different number for each sample, which cannot be sent to rank 0."""
-
-    def reset(self):
-        self.sums = torch.zeros(1)
-
-    def update(self, outputs, targets):
-        self.sums += sum(map(len, targets))
-
-    def compute(self):
-        return self.sums.item()
-
-
-def test_sums_that_reset_creates_are_added_over_the_ranks():
-    metrics = Metrics("Boxes", {"boxes": MadeByReset()}, CPU)
-    metrics.reset()
-    metrics.update([], [torch.ones(3, 4), torch.ones(0, 4)], [0, 1])
-    assert metrics.compute(ALONE, samples=2) == {"boxes": 3.0}

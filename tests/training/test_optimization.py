@@ -51,14 +51,6 @@ def test_more_steps_continue_what_an_optimizer_keeps_in_its_groups():
     assert (group["lr"], group["count"]) == (0.01, 6), "a setting that the job has changed is the job's"
 
 
-def test_lr_follows_the_global_batch_and_the_scheduler_starts_from_it(ranks):
-    settings = replace(SETTINGS, lr=LearningRate("linear"), accumulate=2)
-    outcome = ranks(2).results(run_task, Halving(), settings)[0]
-    assert outcome.lrs == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]  # 0.1 × 2 ranks × 2
-    base = replace(settings, lr=LearningRate("sqrt", 4))
-    assert ranks(2).results(run_task, Halving(), base)[0].lrs[0] == 0.1 * math.sqrt(16 / 4)
-
-
 def one_cycle(optimizer, total_steps):
     """Replaces the learning rate of the optimizer."""
     return lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=total_steps + 1)
@@ -148,10 +140,9 @@ def test_accumulation_and_ranks_equal_one_larger_batch(ranks):
     expected = run_task(ALONE, Plain(51), settings)  # a tail of 3: 12 × 4 + 3
     for world_size, accumulate in [(1, 3), (2, 2), (3, 1), (3, 2)]:
         outcome = ranks(world_size).results(run_task, Plain(51), replace(settings, accumulate=accumulate))[0]
-        if world_size == 2:  # two ranks leave one sample of each epoch out
-            assert outcome.result.step == expected.result.step
-            continue
         assert outcome.result.step == expected.result.step
+        if world_size == 2:  # two ranks leave one sample of each epoch out
+            continue
         for name, value in expected.weights().items():
             assert torch.allclose(outcome.weights()[name], value, rtol=1e-4, atol=1e-6), (
                 world_size,
@@ -265,28 +256,14 @@ def of_run(make, per=1, groups=1):
     )
 
 
-def in_order(optimizer, steps):
-    parts = [
-        lr_scheduler.LinearLR(optimizer, 0.1, 1, 10),
-        lr_scheduler.CosineAnnealingLR(optimizer, steps - 10),
-    ]
-    return lr_scheduler.SequentialLR(optimizer, parts, [10])
-
-
 def hard_restarts(optimizer, steps):
     """As transformers' cosine_with_hard_restarts."""
     return lr_scheduler.LambdaLR(optimizer, lambda n: 0.5 * (1 + math.cos(math.pi * (n * 6 / steps % 1))))
 
 
 RIGHT = {
-    "constant": lambda o, n: lr_scheduler.ConstantLR(o, 1),
     "to zero": lr_scheduler.CosineAnnealingLR,
-    "linear": lambda o, n: lr_scheduler.LinearLR(o, 1, 0, n),
-    "warm-up and cosine": in_order,
-    "steps": lambda o, n: lr_scheduler.StepLR(o, n // 5),
-    "one cycle": lambda o, n: lr_scheduler.OneCycleLR(o, 0.5, n),
     "cyclic": lambda o, n: lr_scheduler.CyclicLR(o, 0, 0.1, 3, cycle_momentum=False),
-    "warm restarts": lambda o, n: lr_scheduler.CosineAnnealingWarmRestarts(o, 5),
     "warm restarts in order": lambda o, n: lr_scheduler.SequentialLR(
         o, [lr_scheduler.ConstantLR(o, 1), lr_scheduler.CosineAnnealingWarmRestarts(o, 5)], [9]
     ),
@@ -298,10 +275,6 @@ RIGHT = {
     "three periods": lambda o, n: lr_scheduler.CosineAnnealingLR(o, n // 6, eta_min=0.01),
 }
 WRONG = {
-    "exponential": (
-        lambda o, n: lr_scheduler.ExponentialLR(o, 0.5),
-        "falls from 0.1 to 9.54e-08 in step 21 of 60",
-    ),
     "steps": (lambda o, n: lr_scheduler.StepLR(o, 2), "falls from 0.1 to 1e-08 in step 15 of 60"),
     "milestones after a warm-up": (
         lambda o, n: lr_scheduler.SequentialLR(
@@ -310,7 +283,6 @@ WRONG = {
         "falls from 0.1 to 1e-08 in step 12 of 60",
     ),
     "cosine": (lambda o, n: lr_scheduler.CosineAnnealingLR(o, 6), "has 5 periods in the 60 steps of the run"),
-    "half": (lambda o, n: lr_scheduler.CosineAnnealingLR(o, n // 2), "falls from 0.1 to 0 in step 31 of 60"),
 }
 
 
@@ -385,12 +357,8 @@ def test_a_scheduler_is_stepped_after_each_epoch_also_by_a_resume(ranks):
     ("made", "what"),
     [
         (lambda s: [s], "list"),
-        (lambda s: {"scheduler": s, "interval": "epoch"}, "dict"),
         (lambda s: (s, "epochs"), "(StepLR, 'epochs')"),
-        (lambda s: (s, 2), "(StepLR, 2)"),
-        (lambda s: ("epoch", s), "(str, <"),
         (lambda s: (None, "epoch"), "(NoneType, 'epoch')"),
-        (lambda s: (s, s, s), "tuple"),
     ],
 )
 def test_what_is_no_scheduler_is_refused(made, what):

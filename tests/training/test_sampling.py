@@ -74,24 +74,6 @@ def test_ranks_agree_on_positions_numbers_and_shares(shape):
 
 
 @few
-@given(
-    st.sampled_from([(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]),
-    st.integers(12, 80),
-    st.integers(0, 3),
-)
-def test_what_is_consumed_is_a_prefix_of_the_order_for_any_world_size(shape, samples, seed):
-    world_size, batch_size = shape
-    steps = [
-        by_step(order) for order in orders(world_size, samples=samples, batch_size=batch_size, seed=seed)
-    ]
-    consumed = 0
-    for of_ranks in zip(*steps, strict=True):
-        taken = sorted(i for ids, _ in of_ranks for i in ids)
-        assert taken == sorted(epoch_order(seed, 0, samples)[consumed : consumed + len(taken)].tolist())
-        consumed += len(taken)
-
-
-@few
 @given(shapes, st.integers(1, 5), st.none() | st.integers(1, 9), st.data())
 def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, limit, data):
     world_size, batch_size, accumulate, samples = shape
@@ -104,21 +86,6 @@ def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, lim
     rest = orders(world_size, **shape, start=steps[at - 1][1])[0]
     assert by_step(rest) == steps[at:]
     assert rest.total_steps == len(steps)
-
-
-@few
-@given(shapes, st.integers(1, 9), st.integers(1, 3))
-def test_a_limited_epoch_has_the_first_steps_of_a_whole_one(shape, limit, epochs):
-    world_size, batch_size, accumulate, samples = shape
-    shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate}
-    whole = by_step(orders(world_size, **shape)[0])
-    order = orders(world_size, **shape, epochs=epochs, limit_batches=limit)[0]
-    steps = by_step(order)
-    assert len(steps) == order.total_steps == epochs * min(limit, len(whole))
-    assert order.steps_per_epoch == min(limit, len(whole))
-    first = steps[: order.steps_per_epoch]
-    assert [ids for ids, _ in first] == [ids for ids, _ in whole[:limit]]
-    assert (first[-1][1].epoch, first[-1][1].offset) == (1, 0)
 
 
 def test_a_limited_epoch_ends_at_once_if_fewer_samples_per_step_have_passed_its_end():
@@ -140,15 +107,6 @@ def test_a_limited_evaluation_has_samples_of_the_whole_data():
 def test_each_epoch_and_seed_has_another_order():
     assert sorted(epoch_order(0, 0, 20).tolist()) == list(range(20))
     assert len({tuple(epoch_order(seed, epoch, 20).tolist()) for seed in range(2) for epoch in range(2)}) == 4
-
-
-@few
-@given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 9))
-def test_evaluation_deals_out_each_sample_once(world_size, samples, batch_size):
-    ranks = [
-        evaluation_keys(range(samples), samples, batch_size, rank, world_size) for rank in range(world_size)
-    ]
-    assert sorted(i for keys in ranks for key in keys for i in key.ids) == list(range(samples))
 
 
 def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():

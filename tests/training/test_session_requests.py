@@ -1,7 +1,5 @@
 """Requests to a function with its own loop, on two ranks."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,7 +8,6 @@ from clustertrain import session
 from clustertrain.training.ranks.distributed import gloo_group
 from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import SaveEvery
-from clustertrain.worker.scripts.request_page import RequestPage
 
 
 class Steps:
@@ -52,24 +49,19 @@ def test_a_request_counts_one_step_later_or_at_once_after_slow_steps(ranks, slow
 
 
 def asked_for_a_stop(rank_info, at):
-    """The step after which `stop_requested` is True, of a function and of a script."""
+    """What `stop_requested` of a function returns after each step."""
     run = Steps(rank_info.rank, dict.fromkeys(range(at, 9), STOP))
-    of_function = session.Session(run=run, rank_info=rank_info, data={}, args={}, save_every=SaveEvery())
-    with RequestPage() as page:
-        os.environ |= page.variables
-        of_script, found = session.ScriptSession(), []
-        for step in range(1, 9):
-            of_function.log(step=step)
-            if step == at and rank_info.rank == 1:  # the other rank finds the request later
-                page.request_stop()
-            found.append((of_function.stop_requested(), of_script.stop_requested()))
-        of_function.end()
-        return found, page.is_told
+    made = session.Session(run=run, rank_info=rank_info, data={}, args={}, save_every=SaveEvery())
+    found = []
+    for step in range(1, 9):
+        made.log(step=step)
+        found.append(made.stop_requested())
+    made.end()
+    return found
 
 
 def test_a_stop_is_true_on_all_ranks_after_the_same_step(ranks):
-    expected = [(step >= 3, step >= 3) for step in range(1, 9)]
-    assert ranks(2).results(asked_for_a_stop, 3) == [(expected, True)] * 2
+    assert ranks(2).results(asked_for_a_stop, 3) == [[step >= 3 for step in range(1, 9)]] * 2
 
 
 def timeouts(rank_info):

@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
@@ -16,7 +15,6 @@ from training.streamed import Regression
 from training.tasks import run_task, same
 
 SETTINGS = TrainSettings(steps=16, batch_size=3, seed=3, save_every=SaveEvery(steps=1))
-CPU = torch.device("cpu")
 
 
 def rank_and_ranks():
@@ -160,17 +158,6 @@ def test_another_number_of_workers_is_refused(ranks):
     )
 
 
-def test_a_stop_before_an_evaluation_costs_no_batch(ranks):
-    settings = replace(SETTINGS, eval_every=EvalEvery(steps=4), save_every=SaveEvery(steps=4))
-    whole = run_task(ALONE, OnParts(Parts, 40, evaluated=4), settings)
-    stopped = run_task(
-        ALONE, OnParts(Parts, 40, evaluated=4), settings, asked=lambda calls: (calls == 4, False)
-    )
-    assert stopped.result.step == 4 and stopped.state(4)["evaluation_due"]
-    resumed = run_task(ALONE, OnParts(Parts, 40, evaluated=4), settings, stopped.saves[4])
-    assert resumed.ids == whole.ids[4:] and same(resumed.state(16)["model"], whole.state(16)["model"])
-
-
 class Whole(Parts):
     """Not split, and without noise."""
 
@@ -189,14 +176,7 @@ def test_a_stream_that_does_not_split_itself_is_named(ranks):
     assert any("yields the same samples on all workers" in text for text in warnings)
 
 
-class Unreadable(Parts):
-    def state_dict(self):
-        return {"order": np.arange(3)}
-
-
-def test_what_no_resume_could_use_is_refused_before_the_first_step():
-    with pytest.raises(JobError, match=r"state\.train_data\.order is of the type numpy\.ndarray"):
-        run_task(ALONE, OnParts(Unreadable, 40), SETTINGS)
+def test_a_stream_of_length_0_is_refused():
     with pytest.raises(JobError, match="returned a data set of 0 samples"):
         run_task(ALONE, OnParts(Parts, 0), SETTINGS)
 

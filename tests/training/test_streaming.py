@@ -165,10 +165,6 @@ class Chained(OnStream):
         return super().train_data(data) + super().train_data(data)
 
 
-def test_a_chain_of_streams_without_a_length_has_none():
-    assert run_task(ALONE, Chained(20), SETTINGS).result.step == 12
-
-
 def test_objects_do_not_count_in_the_comparison_of_streams():
     """As bytes they are addresses, which differ between ranks."""
     one, other = (np.array([f"{n} {n}" for n in range(first, first + 2)], dtype=object) for first in (0, 2))

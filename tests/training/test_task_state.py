@@ -94,8 +94,6 @@ HELD = {
         "kept['b']",
     ),
     "a frozen teacher": (lambda model: with_statistics(model).eval(), None),
-    "a criterion": (lambda model: nn.CrossEntropyLoss(weight=torch.ones(3)), None),
-    "the model": (lambda model: model, None),
     "a part of it": (lambda model: model.layers, None),
     "a wrapper of it": (lambda model: nn.ModuleDict({"student": model}), None),
 }

@@ -91,12 +91,6 @@ MISTAKES = {
         {"args": {"n": 1}},
         ["task: mine:Digits with args ['n'] raised SystemExit: no", "mine.py:"],
     ),
-    "a model that does not fit the data": (
-        "class Digits(Digits):\n    def model(self): return nn.Linear(5, 3)",
-        {},
-        ["rehearsal: Digits.loss() raised RuntimeError: mat1 and mat2", "The batch is", "mine.py:"],
-    ),
-    "a batch larger than the data": ("", {"train": {"epochs": 1, "batch_size": 64}}, ["64", "8"]),
     "a data set that does not pickle": (
         "class Digits(Digits):\n"
         "    def train_data(self, data): return [(torch.zeros(4), 0)] * 8 + [lambda: 0]",

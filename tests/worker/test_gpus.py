@@ -68,12 +68,6 @@ def test_too_few_gpus(refusal):
     assert "a node needs at most 2 GPUs" in text
 
 
-def test_gpus_that_torch_can_use(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    check_gpus(1, 1)
-
-
 GPU = "0000:1b:00.0"
 
 
@@ -95,9 +89,7 @@ def machine(tmp_path):
     "case",
     [
         (range(8), 4.0, {4, 5, 6, 7}, "bound to 4 CPUs of NUMA node 1, that of GPU 0000:1b:00.0"),
-        (range(6), 1.5, {4, 5}, "bound to 2 CPUs"),
         (range(6), 2.5, None, "2 of the 6 CPUs of this worker are on NUMA node 1"),
-        (range(4), 1.0, None, "not bound to CPUs: 0 of the 4 CPUs"),
         (range(8), 2.0, None, "and 3 workers with GPUs there × cpus_per_worker 2 = 6", GPU, GPU),
         (range(8), 1.0, {4, 5, 6, 7}, "bound to 4 CPUs", GPU, GPU, "0000:9a:00.0"),
     ],

@@ -65,11 +65,6 @@ def test_an_exception_of_a_spawned_rank_names_its_line(shown):
     assert shown(SPAWNS) == "rank 1, train.py:6 in train: ValueError: rank 1 is wrong"
 
 
-def test_a_traceback_begins_on_the_line_of_a_progress_bar(shown):
-    bar = "import sys\nfor n in range(3):\n    print(f'\\r{n}0%|##  | {n}/10', end='', file=sys.stderr)\n"
-    assert shown(bar + "1 / 0\n") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
-
-
 IGNORED = """
 import atexit
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from clustertrain.node.ports import free_block
-from clustertrain.worker.process_group import ranks_by_node
 from clustertrain.worker.watchdog import EXIT_CODE
 
 pytestmark = pytest.mark.slow
@@ -48,17 +47,3 @@ def test_a_rank_that_does_not_come_is_named_at_the_deadline(tmp_path):
         f": 1 of 2 ranks have not reached rank 0 on node1 at 127.0.0.1:{ports.first}: rank 1 on node7\n"
     ) in errors[0]
     assert f": rank 0 on node1 at 127.0.0.1:{ports.last} does not answer on " in errors[1]
-
-
-def test_the_ranks_of_a_group_join_each_other(tmp_path):
-    port = free_block(1, seed=8).first
-    processes = [start(tmp_path, rank, port, 100) for rank in (1, 0)]
-    found = [process.communicate(timeout=120) for process in processes]
-    assert [output for output, _ in found] == ["made\n", "made\n"], found
-
-
-def test_a_message_names_eight_nodes():
-    hosts = [f"n{rank // 2}" for rank in range(40)]
-    text = ranks_by_node(range(1, 40), hosts)
-    assert text.startswith("rank 1 on n0, ranks 2, 3 on n1, ")
-    assert text.endswith("ranks 14, 15 on n7 and those on 12 more nodes")

@@ -72,16 +72,6 @@ def taken(poller):
     return wait_until(lambda: next(filter(any, [poller.take()]), None), 20, 0.02)
 
 
-def test_each_save_request_is_returned_once(attempt):
-    with RequestPoller(attempt) as poller:
-        assert poller.take() == Requests()
-        attempt.save.write(SaveRequest(time=1.0))
-        assert taken(poller) == Requests(save=True)
-        assert poller.take() == Requests()
-        attempt.save.write(SaveRequest(time=2.0))
-        assert taken(poller) == Requests(save=True)
-
-
 def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):
     starts = attempt.restart(0), attempt.restart(1)
     with RequestPoller(attempt, starts[0]) as first, RequestPoller(attempt, starts[1]) as next_:

@@ -32,7 +32,3 @@ def test_it_is_ten_times_the_slowest_of_the_last_steps_within_bounds(steps_s, ex
 def test_each_alarm_widens_it_until_a_false_one_cannot_use_up_the_retries():
     limits = [limit_after([0.1] * 10, alarms) for alarms in range(Failures().most_restarts + 1)]
     assert limits == [20, 80, 320, UPPER_S]
-
-
-def test_before_it_is_learnt_the_message_says_what_is_missing():
-    assert StepLimit(0).why == "a limit is learnt from 10 steps, and there were 0"
