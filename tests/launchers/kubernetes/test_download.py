@@ -11,7 +11,6 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from safetensors.torch import load_file
 
 from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
@@ -84,24 +83,6 @@ def cluster(tmp_path, monkeypatch):
 
     export.folder = tmp_path
     return export
-
-
-def calls(cluster):
-    return [json.loads(line) for line in (cluster.folder / "calls").read_text().splitlines()]
-
-
-def step_of_export(cluster):
-    page = json.loads((cluster.folder / "out.json").read_text())
-    weights = load_file(cluster.folder / "out.safetensors")["weight"]
-    assert weights.equal(torch.full((1000,), float(page["step"])))
-    return page["step"]
-
-
-def test_the_best_is_exported_through_the_head_of_a_run(cluster):
-    result = cluster("--best", **WHILE_IT_RUNS)
-    assert result.exit_code == 0, result.output
-    assert step_of_export(cluster) == 10
-    assert [call[:2] for call in calls(cluster) if call[0] != "get"] == [["exec", "digits-head"]]
 
 
 def test_the_export_of_an_absent_checkpoint_names_those_that_there_are(cluster):

@@ -1,7 +1,6 @@
 """Why SLURM ends a job, from its own words as measured with SLURM 22.05; and what two processes share."""
 
 import errno
-import subprocess
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -72,18 +71,6 @@ STARTED = line("RUNNING", PreemptTime=at(0), EndTime=at(15))
 )
 def test_the_deadline_leaves_three_seconds_before_the_kill(answer, seconds):
     assert ending(answer).deadline == pytest.approx(100 + seconds)
-
-
-def test_a_query_is_answered_by_the_other_side(tmp_path):
-    """The other side is a shell, as it is in the script."""
-    shell = subprocess.Popen(
-        ["bash", "-c", "while ! [ -e query ]; do sleep 0.05; done; rm query; echo JobState=RUNNING > answer"],
-        cwd=tmp_path,
-    )
-    try:
-        assert Mailbox(tmp_path).query_job() == "JobState=RUNNING\n"
-    finally:
-        assert shell.wait(10) == 0
 
 
 def test_silence_ends_after_five_seconds_and_an_old_answer_is_none(tmp_path):

@@ -12,7 +12,6 @@ from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus
 from clustertrain.launchers.slurm import preflight, scheduler
 from clustertrain.launchers.slurm.queue import (
-    NATIVE_STATES,
     cancel,
     query_queue,
     query_squeue,
@@ -33,12 +32,6 @@ def commands(tmp_path, monkeypatch):
             write_program(Path(tmp_path, name), script)
 
     return put
-
-
-@pytest.mark.parametrize("native", NATIVE_STATES)
-def test_every_state_of_slurm_has_a_phase(native):
-    state = state_of(native, "", "", None)
-    assert not (state.is_waiting and state.is_over)
 
 
 def test_the_reason_is_shown_in_slurms_words():

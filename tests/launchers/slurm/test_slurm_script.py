@@ -82,22 +82,6 @@ def test_set_is_told_to_count_for_submit_alone(monkeypatch, tmp_path):
 # -------------------------------------------------------------------------------------- what is asked for
 
 
-def test_a_job_without_the_section_slurm_asks_for_one_node_and_one_cpu():
-    asked = options(job(), lead_s=89.2)
-    assert asked == {
-        "job-name": "a",
-        "nodes": "1",
-        "ntasks-per-node": "1",
-        "cpus-per-task": "1",
-        "signal": "B:USR2@90",
-        "requeue": "",
-        "export": "HOME,USER,LOGNAME,SHELL,LANG,CLUSTERTRAIN_SUBMISSION",
-        "output": "./%x-%j.out",
-        "open-mode": "append",
-        "propagate": "NONE",
-    }
-
-
 GPUS = {"workers": 4, "nodes": 2, "gpus_per_worker": 2, "cpus_per_worker": 2.5, "memory_per_worker": "3Gi"}
 
 
