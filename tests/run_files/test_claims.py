@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -12,25 +11,17 @@ from clustertrain.job.file import parse_job
 from clustertrain.node.processes import this_process
 from clustertrain.run_files import claims
 from clustertrain.run_files.admission import check_progress
-from clustertrain.run_files.claims import Heartbeat, claim_attempt, committed_step, progress_of, who_runs
+from clustertrain.run_files.claims import claim_attempt, committed_step, progress_of, who_runs
 from clustertrain.run_files.records.claim import Beat
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.states import STATES
 from support.sample_checkpoints import commit
 from support.sample_records import FAR, sample_claim
-from support.waiting import wait_until
 
 
 def beat_of(process, counter):
     return Beat(process.host, process.pid, process.pid_started_ticks, 1.0, counter)
-
-
-def test_attempts_count_up_and_name_their_process(run):
-    first, second = claim_attempt(run, world_size=2), claim_attempt(run, world_size=2)
-    assert (first.n, second.n) == (1, 2)
-    assert first.claim.read().world_size == 2
-    assert who_runs(second).startswith("pid ")
 
 
 def test_a_killed_process_runs_nothing(run, tmp_path):
@@ -63,12 +54,6 @@ def test_a_driver_that_outlived_its_launcher_still_runs(run):
     assert who_runs(attempt) is not None
 
 
-def test_an_attempt_with_a_result_is_over(run):
-    attempt = claim_attempt(run)
-    attempt.result.create(Result("done", "finished", 0))
-    assert who_runs(attempt) is None
-
-
 def test_a_process_on_another_machine_is_alive_while_its_heartbeat_changes(run, monkeypatch):
     monkeypatch.setattr(claims, "heartbeat_period_s", lambda run: 0.2)
     attempt = run.attempt(1)
@@ -90,14 +75,6 @@ def test_a_process_on_another_machine_is_alive_while_its_heartbeat_changes(run, 
     finally:
         beating.set()
         thread.join()
-
-
-def test_the_heartbeat_beats(run):
-    attempt = run.attempt(1)
-    attempt.path.mkdir(parents=True)
-    with Heartbeat(attempt):
-        wait_until(attempt.heartbeat.exists, 10, poll_s=0.01)
-    assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
 
 
 SLURM = SchedulerStart("slurm", "7", {"cluster": "c"})
@@ -143,16 +120,6 @@ def test_files_of_a_script_may_be_a_link_to_itself_or_have_a_name_that_is_no_utf
     before = progress_of(run)
     (folder / os.fsdecode(b"model-\xff.pt")).write_bytes(b"1")
     assert progress_of(run) != before
-
-
-def test_a_checkpoint_between_failures_restarts_the_count(run):
-    for step in (10, 20, 30):
-        ends(run)
-        commit(run.checkpoints, step)
-    checked(run, 1)
-    ends(run)
-    with pytest.raises(ClusterTrainError, match="began at step 30"):
-        checked(run, 1)
 
 
 @pytest.mark.parametrize("state", ["stopped", "cancelled"])

@@ -16,29 +16,6 @@ def run(tmp_path):
     return RunDir.newest(str(tmp_path / "runs"), "mnist")
 
 
-def test_a_run_that_does_not_exist_yet_is_its_first_generation(run, tmp_path):
-    assert run.generation == 1
-    assert run.newest_attempt() is None
-    assert run.attempts() == []
-    assert not (tmp_path / "runs").exists()
-
-
-def test_every_path_is_under_the_generation(run, tmp_path):
-    root = tmp_path / "runs" / "mnist" / "g1"
-    attempt = run.attempt(3)
-    assert (run.uri, run.local_path(run.key)) == (str(root), root)
-    assert attempt.path == root / "attempts/3"
-    assert attempt.driver_log == root / "attempts/3/logs/driver.log"
-    assert attempt.rank_log("node7", 12) == root / "attempts/3/logs/node7/rank-12.log"
-    assert attempt.events == root / "attempts/3/events.jsonl"
-    assert attempt.node_events("node7") == root / "attempts/3/events-node7.jsonl"
-    assert attempt.restart(2).metrics == root / "attempts/3/metrics-2.jsonl"
-    assert attempt.tensorboard == root / "tensorboard"
-    assert attempt.restart(2).reached == root / "attempts/3/restarts/2/reached"
-    assert run.local_path(run.checkpoints.key) == root / "checkpoints"
-    assert run.data_path == tmp_path / "runs/data"
-
-
 def test_attempts_count_as_numbers(run):
     for n in (1, 2, 9, 10):
         run.attempt(n).claim.create(sample_claim())
