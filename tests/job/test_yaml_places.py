@@ -21,19 +21,6 @@ def refusal(text: str, expected: str = "typed") -> str:
     return str(caught.value)
 
 
-def test_every_key_and_value_has_its_place():
-    document = read("a: 1\nb:\n  c: [x, yy]\n")
-    assert document.data == {"a": 1, "b": {"c": ["x", "yy"]}}
-    where = {path: (key.order, value.order) for path, (key, value) in document.positions.items()}
-    assert where[("a",)] == ((1, 1), (1, 4))
-    assert where[("b", "c")] == ((3, 3), (3, 6))
-    assert where[("b", "c", 1)] == ((3, 10), (3, 10))
-
-
-def test_nearest_leaves_out_keys_that_are_only_in_the_model():
-    assert read("a: {b: 1}").nearest(("a", "int", "b", 3)) == ("a", "b")
-
-
 @pytest.mark.parametrize(
     ("written", "value"),
     [
