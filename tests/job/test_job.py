@@ -135,13 +135,10 @@ def test_a_script_has_no_section_checkpoint_and_left_empty_is_left_out():
     ("resources", "workers", "gpus_per_worker", "nodes", "workers_per_node"),
     [
         ({}, (1, 1), 0, (1, 1), 1),
-        ({"workers": 3}, (3, 3), 0, (1, 1), 3),
         ({"workers": [2, 8]}, (2, 8), 0, (1, 1), 8),
         ({"nodes": 2, "gpus_per_node": 4, "gpus_per_worker": 1}, (8, 8), 1, (2, 2), 4),
         ({"nodes": [1, 3], "gpus_per_node": 4}, (4, 12), 1, (1, 3), 4),
-        ({"workers": None, "gpus_per_worker": 2}, (1, 1), 2, (1, 1), 1),
         ({"workers": 4, "nodes": 2}, (4, 4), 0, (2, 2), 2),
-        ({"workers": [2, 6], "nodes": [1, 3], "gpus_per_worker": 2}, (2, 6), 2, (1, 3), 2),
     ],
 )
 def test_the_shape_follows_from_resources(resources, workers, gpus_per_worker, nodes, workers_per_node):

@@ -6,8 +6,8 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.provenance import CodeSource
 from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.scheduler import SchedulerJob
-from clustertrain.run_files.run_address import RunAddress, addresses_of, run_names
-from clustertrain.storage import Location, PosixStore, open_store
+from clustertrain.run_files.run_address import RunAddress, addresses_of
+from clustertrain.storage import Location, PosixStore
 from support.sample_records import sample_claim, sample_restart_claim
 
 
@@ -71,15 +71,6 @@ def test_generations_count_as_numbers(run, tmp_path):
     (tmp_path / "runs/mnist/garbage").mkdir()
     (tmp_path / "runs/mnist/g").mkdir()
     assert RunDir.newest(str(tmp_path / "runs"), "mnist").generation == 10
-
-
-def test_run_names_are_the_folders_that_hold_a_generation(run, tmp_path):
-    run.attempt(1).claim.create(sample_claim())
-    RunDir.newest(str(tmp_path / "runs"), "cifar").attempt(1).claim.create(sample_claim())
-    (tmp_path / "runs/data/abc").mkdir(parents=True)
-    (tmp_path / "runs/notes.txt").write_text("mine")
-    assert run_names(run.store) == ["cifar", "mnist"]
-    assert run_names(open_store(str(tmp_path / "nothing"))) == []
 
 
 @pytest.mark.parametrize("storage", ["/data/runs", "s3://bucket", "s3://bucket/team/runs"])

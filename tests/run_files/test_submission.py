@@ -14,7 +14,6 @@ from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.job.file import load_job, record_of
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.run_files import snapshot
-from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.scheduler import Cancellation
 from clustertrain.run_files.snapshot import take_snapshot
@@ -230,25 +229,6 @@ def run(request, tmp_path):
     if request.param == "posix":
         return RunDir.newest(str(tmp_path / "runs"), "digits")
     return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits")
-
-
-def test_a_node_finds_the_job_and_the_code(run, job, code, tmp_path):
-    (code / "go.sh").touch(mode=0o755)
-    made = job()
-    taken = take_snapshot(made)
-    upload(run, taken)
-    submitted = submission_of(run, taken, takeover=True, command=CommandLine("run", "a b.yaml", ("name=a",)))
-    text = submitted.to_text()
-    assert text.isascii()
-    assert text.isprintable()
-    found = Submission.from_text(text)
-    assert found == submitted
-    assert found.run == run
-    assert found.job() == made
-    found.unpack_code(tmp_path / "there")
-    assert (tmp_path / "there" / "train.py").read_text() == "print(1)\n"
-    assert os.access(tmp_path / "there" / "go.sh", os.X_OK)
-    assert not list(tmp_path.glob("tmp*"))
 
 
 def test_a_snapshot_that_was_cut_off_is_written_again(run, job):

@@ -16,8 +16,6 @@ from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
-from clustertrain.launchers.lookup import launcher_of
-from clustertrain.launchers.target import Target
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
@@ -51,7 +49,6 @@ elif argv[0] == "exec":
 """
 HEAD = pod("digits-head", "head")
 WHILE_IT_RUNS = {"rayjobs.ray.io": rayjob(), "pods": {"items": [HEAD]}, "events": {"items": []}}
-AFTER_ITS_END = {"pod": {"metadata": {"name": "reader"}, "status": {"phase": "Running"}}}
 
 
 @pytest.fixture
@@ -115,15 +112,3 @@ def test_an_existing_file_is_refused_before_anything_is_sent(cluster):
     result = cluster(**WHILE_IT_RUNS)
     assert (result.exit_code, "exists already" in result.stderr) == (2, True)
     assert not (cluster.folder / "calls").exists()
-
-
-def test_a_run_that_was_deleted_before_it_began_ends_as_cancelled_for_who_follows_it(cluster):
-    for file in ("job.yaml", "pod.yaml"):
-        path = cluster.folder / file
-        path.write_text(path.read_text().replace("name: digits", "name: deleted"))
-    (cluster.folder / "answers.json").write_text(json.dumps(AFTER_ITS_END))
-    said = []
-    assert launcher_of("kubernetes").follow(Target("job.yaml", load_job("job.yaml")), said.append) == 130
-    assert said == ["cancelled (cancelled): its RayJob was cancelled"]
-    asked = CliRunner().invoke(main, ["status", "--to", "kubernetes", "job.yaml"])
-    assert (asked.exit_code, "There is no run deleted" in asked.stderr) == (2, True)

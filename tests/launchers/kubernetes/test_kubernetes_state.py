@@ -326,23 +326,6 @@ JOB_OF_CPU = parse_job("{name: cpu, function: 'train:train', image: 'a:1'}", "jo
 SILENT = {"rayjobs": rayjob("", "")}
 
 
-def with_pods(*pods, **more):
-    return {"rayjobs": rayjob("Initializing", ""), "pods": [*pods], **more}
-
-
-def queued(*conditions):
-    return {"rayjobs": rayjob("Suspended", "", labels=KUEUE), "workloads": [workload(*conditions)]}
-
-
-HEAD_ON_NODE = on_node(pending("cpu-head", "head"), "n1")
-SCHEDULED = with_pods(HEAD_ON_NODE, on_node(pending("cpu-w1"), "n1"), on_node(pending("cpu-w2"), "n2"))
-
-
-def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
-    admitted = queued(quota_reserved("True", "Quota reserved"))
-    assert "all 3 pods are scheduled" in first_word(JOB_OF_CPU, Cluster(queued(), admitted, SCHEDULED))
-
-
 def test_submit_says_in_one_line_that_the_cluster_has_said_nothing():
     assert first_word(JOB_OF_CPU, Cluster(SILENT)) == (
         "note: the cluster has said nothing of its pods within 0.2 s"

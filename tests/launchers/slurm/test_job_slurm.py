@@ -42,26 +42,21 @@ def test_the_words_of_real_sites_are_accepted(key, value):
         ({"at_time_limit": "ignore"}, "'stop' or 'requeue'"),
         ({"at_time_limit": "requeue", "requeue": False}, "at_time_limit"),
         ({"lead_time": 0}, "greater than 0"),
-        ({"time_limit": 0}, "greater than 0"),
         ({"setup": "module load cuda"}, "valid tuple"),
         ({"setup": [" "]}, "one line of shell"),
         ({"setup": ["module load \\"]}, "must not end with a backslash"),
         ({"setup": ["#SBATCH --nodes=9"]}, "put it under slurm.options"),
         ({"setup": ["#PBS -l nodes=9"]}, "put it under slurm.options"),
         ({"environment": ["A B"]}, "should match pattern"),
-        ({"environment": ["A=b"]}, "should match pattern"),
         *(
             ({"environment": [name]}, "so that no secret of the login environment is passed on unnoticed")
             for name in ("ALL", "NONE", "NIL", "all")
         ),
-        ({"mounts": ["data"], "container": "pyxis"}, "must be /folder"),
         ({"mounts": ["/a:/b:rx"], "container": "pyxis"}, "must be /folder"),
         ({"mounts": ["/a,/b"], "container": "pyxis"}, "must be /folder"),
-        ({"mounts": ["/a:b"], "container": "pyxis"}, "must be /folder"),
         ({"mounts": ["/a"]}, "/a is given without a container"),
         ({"output": "~/logs"}, "'~' is not expanded"),
         ({"output": "logs of mine"}, "letters, digits and"),
-        ({"output": "logs-%j"}, "letters, digits and"),
         ({"python": "~/python"}, "'~' is not expanded"),
     ],
 )

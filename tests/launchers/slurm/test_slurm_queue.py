@@ -1,7 +1,6 @@
 """What needs no cluster; tests/slurm/test_slurm_status.py asks a real one."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,11 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import Sent
-from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus
 from clustertrain.launchers.slurm import preflight, scheduler
 from clustertrain.launchers.slurm.queue import (
     cancel,
     query_queue,
     query_squeue,
-    slurm_time_s,
     state_of,
 )
 from clustertrain.launchers.slurm.scheduler import SCHEDULER
@@ -52,27 +49,6 @@ def test_columns_are_told_apart_whatever_the_reason_says(commands):
         "2",
         {"time left": "", "requeued": "2 times"},
     )
-
-
-@pytest.mark.parametrize(
-    ("state", "start", "shown"),
-    [
-        ("PENDING", "2026-11-21T16:20:59", "about 16:20"),
-        ("PENDING", "2026-11-23T07:05:00", "about 2026-11-23 07:05"),
-        ("PENDING", "2026-11-21T16:00:00", None),  # an estimate that is over is none
-        ("PENDING", "N/A", None),
-        ("RUNNING", "2026-11-21T16:20:59", None),
-    ],
-)
-def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
-    commands, monkeypatch, state, start, shown
-):
-    commands(squeue=f"echo '7|{state}|0|INVALID|{start}|0||Resources|'")
-    job = QueuedJob(Sent("7"), query_squeue(["7"])["7"])
-    now_s = slurm_time_s("2026-11-21T16:10:00")
-    monkeypatch.setattr(time, "time", lambda: now_s)
-    rows = QueuedStatus(None, None, "SLURM", job).job_rows
-    assert dict(rows).get("starts") == shown
 
 
 @pytest.mark.parametrize(
