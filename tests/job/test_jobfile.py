@@ -343,12 +343,6 @@ def test_paths_are_relative_to_the_file(load, tmp_path):
 # ------------------------------------------------------------------------------------- writing it
 
 
-def test_a_loaded_job_survives_a_dollar_in_a_path(load):
-    made = load(TASK + "storage: 'a$$b'\nargs: {a: '$x'}\n")
-    assert made.storage.uri.endswith("/a$b")
-    assert parse_job(dump_job(made), "x") == made
-
-
 def test_a_job_of_a_later_version_is_refused_before_anything_else_in_it(refusal):
     message = refusal(TASK + "version: 2\nkey_of_version_2: 1\n")
     what, rule, remedy = message.splitlines()

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -22,22 +20,6 @@ from support.sample_records import FAR, sample_claim
 
 def beat_of(process, counter):
     return Beat(process.host, process.pid, process.pid_started_ticks, 1.0, counter)
-
-
-def test_a_killed_process_runs_nothing(run, tmp_path):
-    code = (
-        "import sys; from clustertrain.run_files.claims import claim_attempt\n"
-        "from clustertrain.run_files.folder.run_dir import RunDir\n"
-        f"claim_attempt(RunDir.newest({str(tmp_path)!r}, 'digits')); print('claimed', flush=True)\n"
-        "sys.stdin.read()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"claimed\n"
-    attempt = run.newest_attempt()
-    assert who_runs(attempt) == f"pid {process.pid} on this machine"
-    process.kill()
-    process.communicate()
-    assert who_runs(attempt) is None
 
 
 def test_a_reused_pid_is_another_process(run):

@@ -82,20 +82,6 @@ def test_a_replaced_job_has_no_figures_of_the_old_one(job):
     assert status_of(attempt.run).step is None
 
 
-def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it(job):
-    attempt = ended(job(args={"lr": 0.1}))
-    commit(attempt.run.checkpoints, 120)
-    with pytest.raises(JobError) as caught:
-        begun(job(args={"lr": 0.01}))
-    assert str(caught.value).splitlines() == [
-        f"{attempt.run.uri} has a checkpoint 00000120-1.0 (step 120), and the job has changed since:",
-        "  args.lr: 0.1 → 0.01",
-        f"To train the changed job as a new run beside it: `{COMMAND} --set name=a-2`",
-        f"To continue from the checkpoint with the changed job: `{COMMAND} --accept-changes`",
-    ]
-    assert len(attempt.run.attempts()) == 1
-
-
 def test_an_accepted_change_is_printed_and_recorded_with_its_step(job):
     first = ended(job(args={"lr": 0.1}))
     commit(first.run.checkpoints, 120)

@@ -44,18 +44,6 @@ def test_restarts_count_from_zero(run):
     assert attempt.newest_restart() == attempt.restart(10)
 
 
-def test_a_fresh_start_keeps_the_old_generation(run, tmp_path):
-    first = sample_claim(world_size=3)
-    run.attempt(1).claim.create(first)
-    fresh = run.fresh()
-    assert fresh.generation == 2
-    assert fresh.newest_attempt() is None
-    fresh.attempt(1).claim.create(sample_claim())
-    newest = RunDir.newest(str(tmp_path / "runs"), "mnist")
-    assert newest == fresh
-    assert newest.at(1).attempt(1).claim.read() == first
-
-
 def test_a_generation_that_no_scheduler_has_accepted_does_not_hide_the_one_before(run, tmp_path):
     run.attempt(1).claim.create(sample_claim())
     refused = run.fresh()

@@ -148,21 +148,6 @@ def test_too_much_is_refused(job, code, monkeypatch):
         take_snapshot(job())
 
 
-def test_several_folders_of_code(job, code, tmp_path):
-    for name in ("lib", "code/src"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.py").write_text(f"name = {name!r}\n")
-    made = job(code=[str(code), "lib", "code/src"])
-    files = {path: found[0] for path, found in unpacked(take_snapshot(made), tmp_path).items() if found}
-    assert files == {
-        "1/train.py": b"print(1)\n",
-        "1/src/train.py": b"name = 'code/src'\n",
-        "2/train.py": b"name = 'lib'\n",
-    }
-    with pytest.raises(JobError, match=r"none is not an existing folder"):
-        take_snapshot(job(code=[str(code), "none"]))
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not read")
 @pytest.mark.parametrize(
     ("name", "verb"), [("mine.py", "read"), ("mine", "listed")], ids=["a file", "a folder"]

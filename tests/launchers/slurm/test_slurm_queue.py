@@ -11,7 +11,6 @@ from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.launchers.slurm import preflight, scheduler
 from clustertrain.launchers.slurm.queue import (
     cancel,
-    query_queue,
     query_squeue,
     state_of,
 )
@@ -67,24 +66,6 @@ def test_the_users_own_options_do_not_reach_the_commands_of_slurm(commands, monk
     asks()
     assert f"export {name}=" not in given.read_text()
     assert "SLURM_CONF='kept'" in given.read_text()
-
-
-FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-
-
-def test_accounting_remembers_what_the_controller_forgot(commands):
-    """A fake, for words that are hard to come by; a real slurmdbd is asked in slurm/test_accounting.py."""
-    commands(
-        squeue=FORGOTTEN,
-        sacct="echo Welcome  # a wrapper of the site\n"
-        "echo '7|CANCELLED by 1000|None assigned'; echo '8|OUT_OF_MEMORY|node[1-2]'; echo '10|COMPLETED|n1'",
-        scontrol="echo 'ClusterName             = sim'",
-    )
-    states = query_queue([Sent(job_id, place={"cluster": "sim"}) for job_id in ("7", "8", "9", "10")])
-    assert (states["7"].phase, states["7"].hosts) == ("cancelled", "")
-    assert states["8"].text == "OUT_OF_MEMORY (was killed because it exceeded its memory limit)"
-    assert (states["8"].phase, states["8"].hosts, states["8"].code) == ("ended", "node[1-2]", None)
-    assert (states["10"].code, "9" in states) == (0, False)
 
 
 def test_a_step_beside_a_run_has_nothing_of_the_allocation_around_it(monkeypatch):

@@ -124,19 +124,6 @@ def test_no_more_nodes_than_the_global_batch_divides_into():
     assert options(made)["nodes"] == "1-2"
 
 
-def test_the_words_of_the_section_become_options_of_sbatch():
-    words = {"account": "physics", "qos": "low", "reservation": "course", "constraint": "[rack1|rack2]"}
-    more = {"signal": "TERM", "job_name": "b.c", "output": "logs/", "options": ["--nice=100", "--reboot"]}
-    asked = options(job({**words, **more, "environment": ["AWS_PROFILE"]}))
-    assert {option: asked[option] for option in words} == words
-    assert asked["signal"] == "B:TERM@90"
-    assert (asked["job-name"], asked["output"]) == ("b.c", "logs/%x-%j.out")
-    assert asked["export"].endswith(",CLUSTERTRAIN_SUBMISSION,AWS_PROFILE")
-    refers = job({"environment": ["A"]}, env={"X": "${A}/${B}:${HOME}:${PATH}", "Y": "${C:-c}"})
-    assert options(refers)["export"].endswith(",CLUSTERTRAIN_SUBMISSION,A,B,C")
-    assert (asked["nice"], asked["reboot"]) == ("100", "")
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(1800, "00:30:00"), (59.5, "00:01:00"), (90_061, "1-01:01:01"), ("100d", "100-00:00:00")],
