@@ -112,12 +112,6 @@ def test_manifests_of_the_corpus(shelf, name):
 
 
 @fuzz()
-@given(data=mutated([MANIFESTS["ok"]]))
-def test_a_manifest_that_was_changed_never_verifies(shelf, data):
-    assert is_whole(shelf, data) == (data == MANIFESTS["ok"])
-
-
-@fuzz()
 @given(data=st.binary(max_size=400) | mutated(list(MANIFESTS.values())))
 def test_any_bytes_as_a_manifest(shelf, data):
     assert is_whole(shelf, data) == (data == MANIFESTS["ok"])
@@ -187,15 +181,6 @@ def test_any_bytes_as_an_archive(data):
     is_unpacked(data)
 
 
-HEADS = [b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b\x08", b"BZh9", b"\xfd7zXZ\x00"]
-
-
-@fuzz()
-@given(head=st.sampled_from(HEADS), rest=st.binary(max_size=500))
-def test_any_bytes_that_begin_like_an_archive(head, rest):
-    is_unpacked(head + rest)
-
-
 def with_checksums(data):
     """A tar whose headers have good checksums again, so that a change in them is not the end of it."""
     data = bytearray(data)
@@ -219,10 +204,6 @@ def test_tars_with_any_content_and_right_checksums(data, kind):
 # ------------------------------------------------------------------- what staging notes for the next process
 
 CONTENT = random.Random(0).randbytes(3 << 20)
-
-
-class Enough(Exception):
-    """Ends a staging in its midst."""
 
 
 @pytest.fixture(scope="module")

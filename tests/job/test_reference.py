@@ -8,7 +8,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.field_docstrings import docstrings_of
-from clustertrain.job.file import job_schema, load_job
+from clustertrain.job.file import dump_job, job_schema, load_job, parse_job, record_of
 from clustertrain.job.identity import FREE_TRAIN_KEYS
 from clustertrain.job.model import sections
 from clustertrain.job.reference import MARK, reference_markdown
@@ -47,6 +47,8 @@ def test_the_example_is_a_job(tmp_path):
     assert job.resources.memory_per_worker_bytes == 32 * 2**30
     assert job.failures.watchdog.first_step_s == 5400
     assert job.storage.uri == str(tmp_path / "runs" / "experiments")
+    for text in (dump_job(job), record_of(job), dump_job(job, defaults=True)):
+        assert parse_job(text, "job.yaml") == job
 
 
 def test_the_error_that_the_page_shows_is_the_error_that_is_given(tmp_path):

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import dump_job, load_job, parse_job
+from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.slurm.script import python_on_nodes
@@ -42,13 +42,6 @@ def test_a_key_that_the_job_file_sets_to_its_default_wins(site_file):
     assert with_site(job(), environ).slurm.exclusive
     merged = with_site(job(exclusive=False, memory_as="mem", setup=[]), environ).slurm
     assert (merged.exclusive, merged.memory_as, merged.setup) == (False, "mem", ())
-
-
-def test_a_job_that_is_read_from_a_file_is_merged_too(site_file, tmp_path):
-    (tmp_path / "job.yaml").write_text("name: a\nfunction: m:f\nslurm:\n  account:\n")
-    merged = with_site(load_job(tmp_path / "job.yaml"), site_file(SITE))
-    assert merged.slurm.account == "physics"
-    assert parse_job(dump_job(merged), "job.yaml") == merged
 
 
 def test_the_site_file_is_found_in_its_places(site_file, tmp_path):

@@ -137,16 +137,12 @@ TUNER = """
         tuner.fit()
     main()
 """
-UNNAMED = """
-    import ray.train.lightning
-    ray.train.torch.TorchTrainer(lambda config: None).fit()
-"""
 
 
 @pytest.mark.parametrize("entry", [{"script": "mine.py"}, {"module": "mine"}])
 @pytest.mark.parametrize(
     ("text", "call"),
-    [(TRAINER, "Trainer"), (TUNER, "tune.Tuner"), (UNNAMED, "ray.train.torch.TorchTrainer")],
+    [(TRAINER, "Trainer"), (TUNER, "tune.Tuner")],
 )
 def test_a_script_that_starts_its_ranks_with_ray_train(check, entry, text, call):
     what = " ".join(f"{key}: {value}" for key, value in entry.items())

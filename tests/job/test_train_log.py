@@ -12,19 +12,6 @@ def train(**sections):
     return {"epochs": 2, "batch_size": 8, **sections}
 
 
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        (None, ("tensorboard",)),
-        ("mlflow", ("mlflow",)),
-        (["wandb", "mlflow"], ("wandb", "mlflow")),
-        ([], ()),
-    ],
-)
-def test_a_logger_is_given_by_its_name(job, written, read):
-    assert job(train=train(log=written)).loggers == read
-
-
 def test_another_name_is_refused(job):
     with pytest.raises(JobError, match=r"must be 'tensorboard', 'mlflow' or 'wandb'\ndid you mean 'wandb'"):
         job(train=train(log="wandbs"))

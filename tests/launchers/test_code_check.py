@@ -156,17 +156,6 @@ def test_a_run_that_would_end_or_hide_another_claims_no_attempt_with_a_mistake(
     assert [attempt.n for attempt in run.attempts()] == [1]
 
 
-@pytest.mark.parametrize("text", ["def train(", "def trian(config): pass"])
-def test_a_run_whose_code_reads_wrong_claims_no_attempt(job, code, monkeypatch, text):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(check, "run_check", None)
-    with pytest.raises(JobError, match=r"is not valid Python|'train'"):
-        run_local(
-            job(**code(text), resources={"cpus_per_worker": 0.1}), Options(), open_screen(), owns_process=True
-        )
-    assert RunDir.newest(job().storage.location, "a").attempts() == []
-
-
 def test_a_takeover_requests_the_stop_only_after_the_check(job):
     run = RunDir.newest(job().storage.location, "a")
     running = claim_attempt(run)  # by this process, which lives

@@ -19,7 +19,6 @@ from clustertrain.observe.status import NotStarted
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
-from support.sample_records import sample_submission
 
 FUTURE = 4e9
 
@@ -52,20 +51,6 @@ def found(text, *sets, to=None):
     return launcher.name, target
 
 
-def test_a_run_whose_storage_has_a_submission_is_one_of_slurm(job):
-    run = started(job)
-    run.submission("slurm", "12").write(sample_submission("12", time=FUTURE))
-    assert found("job.yaml")[0] == "slurm"
-
-
-def test_what_the_storage_does_not_hold_is_found_where_it_was_submitted(job):
-    submitted(job, "kubernetes")
-    for text in ("job.yaml", "runs/digits"):
-        launcher, target = found(text)
-        assert launcher == "kubernetes"
-        assert target.submitted_job.name == "digits"
-
-
 def test_a_job_file_names_the_launcher_of_the_newest_start(job):
     submitted(job, "kubernetes", time=1.0)
     started(job)
@@ -73,12 +58,6 @@ def test_a_job_file_names_the_launcher_of_the_newest_start(job):
     submitted(job, "kubernetes", time=FUTURE)
     assert found("job.yaml")[0] == "kubernetes"
     assert found("job.yaml", to="local")[0] == "local"
-
-
-def test_in_a_pod_the_files_tell_where_its_run_is(job):
-    """Nothing was submitted from there, and there is no kubectl."""
-    started(job, launcher="kubernetes")
-    assert found("job.yaml")[0] == "local"
 
 
 def test_set_beside_a_folder_of_a_run_is_refused(job):
@@ -181,19 +160,6 @@ def test_ls_names_a_folder_that_cannot_be_listed(job, tmp_path, to):
 
 
 # ------------------------------------------------------------------------------------- folders of a run
-
-
-FOLDERS = {"": 2, "/g1": 1, "/g2": 2, "/g1/attempts": 1, "/g1/attempts/1": 1, "/g2/attempts/1/": 2}
-
-
-@pytest.mark.parametrize(("folder", "generation"), FOLDERS.items())
-def test_every_folder_of_a_run_names_it(job, folder, generation):
-    run = started(job)
-    claim_attempt(run.fresh())
-    launcher, target = found(f"runs/digits{folder}")
-    assert launcher == "local"
-    assert target.visible_run() == run.at(generation)
-    assert target.attempt == (1 if "attempts/1" in folder else None)
 
 
 def test_a_run_with_the_name_of_a_generation_is_found(job):

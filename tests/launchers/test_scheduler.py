@@ -12,7 +12,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.elsewhere import RemoteLauncher, _Shown
 from clustertrain.launchers.lookup import launcher_of
-from clustertrain.launchers.scheduler.interface import Sent
+from clustertrain.launchers.scheduler.interface import Sent, State
 from clustertrain.launchers.scheduler.start import _meanings, _parsed
 from clustertrain.launchers.scheduler.status import Registered
 from clustertrain.launchers.scheduler.stop import stop_run
@@ -53,6 +53,17 @@ def test_a_user_without_a_name_cancels_a_job_that_waits(run, monkeypatch):
     stop_run(queue(), run, said.append)
     assert said == ["fake job 12 was cancelled in the queue"]
     assert run.cancellation("slurm", "12").read().by.startswith("4000000 on ")
+
+
+def test_stop_of_a_run_that_trains_asks_it_to_save_whatever_the_mark_of_its_start(run):
+    start = SchedulerStart("slurm", "12", start="first")
+    attempt = claim_attempt(run, launcher="slurm", allocation=start)  # by this process, which lives
+    run.submission("slurm", "12").write(sample_submission())
+    trains, said = queue(), []
+    trains.scheduler.set("12", State("RUNNING", "runs", start="second"))
+    stop_run(trains, run, said.append, wait=False)
+    assert attempt.stop.read().cause == "user"
+    assert "nothing to save" not in "".join(said) and not trains.scheduler.cancelled
 
 
 def test_a_lost_run_is_not_called_over_while_its_job_may_be_put_back(run, monkeypatch):
@@ -153,13 +164,6 @@ def test_after_a_broken_connection_every_line_is_printed_once():
     followed = [*shown.more(2, looks("rank 0", "rank 1", "rank 0", "rank 1", breaks=True))][:-1]
     assert followed == ["rank 0", "rank 1"] * 2
     assert [*shown.more(2, looks("rank 0", "rank 0", "rank 0", "rank 1", "rank 1"))] == ["rank 0"]
-
-
-def test_a_stop_is_a_file_for_a_run_that_lives(run):
-    attempt, said = claim_attempt(run), []
-    stop_run(queue("RUNNING"), run, said.append, wait=False)
-    assert attempt.stop.read().cause == "user"
-    assert said[0].startswith("sent a stop request to pid ")
 
 
 @pytest.mark.parametrize(("options", "state"), [([], "stopped"), (["--restart-code", "99"], "preempted")])

@@ -1,8 +1,7 @@
 """A job of several hosts of a plug-in: its script, what its agents are told, what ends it.
-tests/slurm/test_several_hosts.py has whole runs."""
+tests/slurm/test_hosts_of_a_plugin.py has whole runs."""
 
 import os
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from clustertrain.launchers.agent.node import NodeStart, settings_of
 from clustertrain.launchers.scheduler.agent import ForAgent
 from clustertrain.launchers.scheduler.needs import Needs
 from clustertrain.launchers.scheduler.several_hosts import SeveralHostsEnd, _start_agents
-from clustertrain.launchers.scheduler.start import _hosts, _parsed
+from clustertrain.launchers.scheduler.start import _hosts
 from clustertrain.run_files.admission import Options
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
@@ -26,19 +25,6 @@ from support.waiting import wait_until
 NEEDS = Needs("queue", "job.yaml", 2, 1, 0, None, 60.0, ("CLUSTERTRAIN_SUBMISSION",), Options())
 RECORD = SchedulerStart("queue", "7.server", {}, "0", ("node1", "node2", "node3"))
 TOKEN = "0123456789abcdef"
-
-
-def arguments_of(program: str):
-    """What start.py gets of the last lines of a script."""
-    words = shlex.split(program.splitlines()[-1])
-    return _parsed(words[words.index("clustertrain.launchers.scheduler.start") + 1 :])
-
-
-def test_the_script_names_the_hosts_and_the_words_reach_the_program_unchanged():
-    arguments = arguments_of(NEEDS.program("7", hosts='"$(list)"', on='ssh -o "A B" {host}'))
-    assert (arguments.hosts, arguments.on) == ("$(list)", 'ssh -o "A B" {host}')
-    arguments = arguments_of(NEEDS.program("7"))
-    assert (arguments.hosts, arguments.on) == ("", "")
 
 
 @pytest.mark.parametrize("on", ["", "ssh"])

@@ -39,14 +39,6 @@ OPTIONS = Options(command=CommandLine("run", "my job.yaml", ("name=a",)))
 START = "`clustertrain run 'my job.yaml' --set name=a"
 
 
-def test_a_finished_run_is_left_as_it_is(job):
-    run, said = finished(job()), []
-    _, result = begun(job(), OPTIONS, said=said)
-    assert (result.state, result.step) == ("done", 10)
-    assert [a.n for a in run.attempts()] == [1]
-    assert f"{START} --fresh`" in said[0]
-
-
 @pytest.mark.parametrize("left", ["result", "heartbeat"])
 def test_what_a_removed_folder_left_is_not_of_the_next_start(job, left):
     """The claim was removed while the run was active, and it has written since."""

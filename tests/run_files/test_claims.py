@@ -1,7 +1,4 @@
-import json
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -12,41 +9,17 @@ from clustertrain.job.file import parse_job
 from clustertrain.node.processes import this_process
 from clustertrain.run_files import claims
 from clustertrain.run_files.admission import check_progress
-from clustertrain.run_files.claims import Heartbeat, claim_attempt, committed_step, progress_of, who_runs
+from clustertrain.run_files.claims import claim_attempt, committed_step, progress_of, who_runs
 from clustertrain.run_files.records.claim import Beat
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import SchedulerStart
 from clustertrain.run_files.states import STATES
 from support.sample_checkpoints import commit
 from support.sample_records import FAR, sample_claim
-from support.waiting import wait_until
 
 
 def beat_of(process, counter):
     return Beat(process.host, process.pid, process.pid_started_ticks, 1.0, counter)
-
-
-def test_attempts_count_up_and_name_their_process(run):
-    first, second = claim_attempt(run, world_size=2), claim_attempt(run, world_size=2)
-    assert (first.n, second.n) == (1, 2)
-    assert first.claim.read().world_size == 2
-    assert who_runs(second).startswith("pid ")
-
-
-def test_a_killed_process_runs_nothing(run, tmp_path):
-    code = (
-        "import sys; from clustertrain.run_files.claims import claim_attempt\n"
-        "from clustertrain.run_files.folder.run_dir import RunDir\n"
-        f"claim_attempt(RunDir.newest({str(tmp_path)!r}, 'digits')); print('claimed', flush=True)\n"
-        "sys.stdin.read()"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"claimed\n"
-    attempt = run.newest_attempt()
-    assert who_runs(attempt) == f"pid {process.pid} on this machine"
-    process.kill()
-    process.communicate()
-    assert who_runs(attempt) is None
 
 
 def test_a_reused_pid_is_another_process(run):
@@ -61,12 +34,6 @@ def test_a_driver_that_outlived_its_launcher_still_runs(run):
     attempt.claim.write(replace(attempt.claim.read(), pid_started_ticks=0))
     attempt.heartbeat.write(beat_of(this_process(), 1))
     assert who_runs(attempt) is not None
-
-
-def test_an_attempt_with_a_result_is_over(run):
-    attempt = claim_attempt(run)
-    attempt.result.create(Result("done", "finished", 0))
-    assert who_runs(attempt) is None
 
 
 def test_a_process_on_another_machine_is_alive_while_its_heartbeat_changes(run, monkeypatch):
@@ -90,14 +57,6 @@ def test_a_process_on_another_machine_is_alive_while_its_heartbeat_changes(run, 
     finally:
         beating.set()
         thread.join()
-
-
-def test_the_heartbeat_beats(run):
-    attempt = run.attempt(1)
-    attempt.path.mkdir(parents=True)
-    with Heartbeat(attempt):
-        wait_until(attempt.heartbeat.exists, 10, poll_s=0.01)
-    assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
 
 
 SLURM = SchedulerStart("slurm", "7", {"cluster": "c"})
@@ -143,16 +102,6 @@ def test_files_of_a_script_may_be_a_link_to_itself_or_have_a_name_that_is_no_utf
     before = progress_of(run)
     (folder / os.fsdecode(b"model-\xff.pt")).write_bytes(b"1")
     assert progress_of(run) != before
-
-
-def test_a_checkpoint_between_failures_restarts_the_count(run):
-    for step in (10, 20, 30):
-        ends(run)
-        commit(run.checkpoints, step)
-    checked(run, 1)
-    ends(run)
-    with pytest.raises(ClusterTrainError, match="began at step 30"):
-        checked(run, 1)
 
 
 @pytest.mark.parametrize("state", ["stopped", "cancelled"])

@@ -64,16 +64,6 @@ def test_events_of_all_nodes_are_in_order_of_time(run):
     assert [each["text"] for each in events_of_attempt(attempt)] == names
 
 
-def test_a_follower_finds_streams_that_come_later(run):
-    a = run.attempt(1)
-    follower = AttemptFollower(a)
-    assert follower.new() == []
-    EventLog(a.events).write("note", text="a")
-    assert [r["text"] for r in follower.new()] == ["a"]
-    EventLog(a.restart(0).metrics).write("train", step=1)
-    assert [r["kind"] for r in follower.new()] == ["train"]
-
-
 @pytest.fixture
 def of_100_nodes(run):
     """An attempt with a stream of each of a hundred nodes."""

@@ -12,7 +12,6 @@ from clustertrain.run_files.records.provenance import JobChanges
 from clustertrain.run_files.records.requests import ResizeRequest, SaveRequest, StopRequest
 from clustertrain.run_files.records.result import BestCheckpoint, Hang, Outcome, Result, Returned
 from clustertrain.run_files.records.scheduler import Arrival, Cancellation, Rendezvous, SchedulerStart
-from clustertrain.run_files.states import STATES
 from clustertrain.storage import record_file
 from clustertrain.storage.record_file import decoded, encoded
 from support.sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
@@ -28,7 +27,6 @@ def files(run):
         (attempt.claim, sample_claim(allocation=START, files="f" * 64)),
         (attempt.claim, sample_claim()),
         (attempt.changes, JobChanges(7, "00000007-1.0", (Change("args.lr", "0.1", "0.01"),))),
-        (attempt.changes, JobChanges(None, None, ())),
         (attempt.heartbeat, Beat(FAR.host, FAR.pid, FAR.pid_started_ticks, 1.5, 3)),
         (attempt.stop, StopRequest("preempted", "preempted", "Another job needs the nodes.")),
         (attempt.save, SaveRequest(pod="a-head-1")),
@@ -38,12 +36,10 @@ def files(run):
         (attempt.arrival(1), Arrival("n2")),
         (attempt.node_failure(1), Arrival("n2", error="too small", exit_code=3)),
         (restart.claim, sample_restart_claim()),
-        (restart.plan, ResumePoint("00000007-1.0", 7, 2)),
         (restart.plan, ResumePoint(None, 0, 2, ("n1", "n2"), ("10.0.0.1", "10.0.0.2"))),
         (restart.resize, ResizeRequest(4)),
         (restart.failure, sample_failure(signal=9, host="n1", pid=4711, fatal=True)),
         (restart.outcome, Outcome(True, None, metrics={"loss": 1.0}, train_started=1.0, train_ended=2.0)),
-        (restart.hang, Hang(3)),
         (restart.hang, Hang(3, "rank 0 returned")),
         (restart.returned(1), Returned("train.py:15", {"0": 12})),
         (run.submission("slurm", "12"), sample_submission("12", place={"cluster": "sim"})),
@@ -60,16 +56,6 @@ def test_each_record_is_read_as_it_was_written(run):
         assert file.read() == record
         assert file.exists()
         assert json.loads(run.store.read_or_none(file.key))["format_version"] == 1
-
-
-def test_a_record_that_is_created_stays(run):
-    file = run.attempt(1).result
-    assert file.create(Result("done", "finished", 0, step=3))
-    assert not file.create(Result("done", "finished", 0, step=4))
-    assert file.read().step == 3
-    file.write(Result("done", "finished", 0, step=5))
-    assert file.read().step == 5
-    assert [path.name for path in run.attempt(1).path.iterdir()] == ["result.json"]
 
 
 OLD = {
@@ -125,8 +111,6 @@ def test_every_key_of_earlier_readers_is_still_written(run):
         (b"[1]", "it contains list, not an object"),
         (b"{}", "state: Field required"),
         (b'{"state": "done", "cause": "finished", "exit_code": "0"}', "exit_code: .*valid integer"),
-        (b'{"state": "done", "cause": "finished", "exit_code": true}', "exit_code: .*valid integer"),
-        (b'{"state": "done", "cause": "finished", "exit_code": 0, "metrics": []}', "metrics: "),
         (b'{"state": "done", "cause": "finished", "exit_code": 0, "metrics": {"a": "x"}}', r"metrics\.a: "),
         (b'{"state": "dun", "cause": "finished", "exit_code": 0}', "'dun' is no state of a run"),
         (b'{"state": "done", "cause": "error", "exit_code": 0}', "'error' is no cause of state 'done'"),
@@ -185,11 +169,3 @@ def test_a_request_is_found_on_this_node_and_in_the_storage(moto_s3, tmp_path, m
     assert attempt.stop.read() == StopRequest("user", time=1.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another node"))
     assert attempt.stop.read() == StopRequest("user", time=1.0)
-
-
-def test_every_state_has_causes_and_a_final_one_exit_codes():
-    final = [name for name, state in STATES.items() if state.final]
-    assert final == ["done", "failed", "stopped", "preempted", "cancelled", "lost"]
-    for state in STATES.values():
-        assert bool(state.exit_codes) == state.final
-        assert state.causes

@@ -5,7 +5,7 @@ import pytest
 from clustertrain.errors import StorageError
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.records.scheduler import Arrival, Rendezvous, SchedulerStart
-from clustertrain.run_files.rendezvous import arrivals, failures, report_failure, wait_for_head
+from clustertrain.run_files.rendezvous import failures, report_failure, wait_for_head
 
 
 def share(restart=0, job_id="7"):
@@ -14,14 +14,6 @@ def share(restart=0, job_id="7"):
 
 def rendezvous(restart=0):
     return Rendezvous("7", str(restart), "10.0.0.1", 20100, "/tmp/ct-1/token", ("n1", "n2"))
-
-
-def test_the_other_nodes_find_what_the_head_wrote(run):
-    attempt = claim_attempt(run, world_size=2)
-    attempt.rendezvous.write(rendezvous())
-    found, read = wait_for_head(run, share(), 5, 0.01, lambda: False)
-    assert (found.n, read) == (attempt.n, rendezvous())
-    assert read.ray_address == "10.0.0.1:20100"
 
 
 def test_that_of_an_earlier_start_is_not_taken(run):
@@ -38,14 +30,6 @@ def test_that_of_an_earlier_start_is_not_taken(run):
 
 def test_a_job_that_is_over_ends_the_wait(run):
     assert wait_for_head(run, share(), 5, 0.01, lambda: True) is None
-
-
-def test_who_is_there(run):
-    attempt = claim_attempt(run, world_size=2)
-    attempt.arrival(0).write(Arrival("n1"))
-    attempt.arrival(1).write(Arrival("n2", error="too small", exit_code=3))
-    there = arrivals(attempt)
-    assert {rank: (a.host, a.error) for rank, a in there.items()} == {0: ("n1", None), 1: ("n2", "too small")}
 
 
 def test_a_failure_is_found_without_reading_the_nodes_that_arrived(run):

@@ -43,11 +43,6 @@ def start(attempt, restart, **files):
 FAILURE = sample_failure(signal=signal.SIGKILL, text="rank 1 died of signal 9 (SIGKILL)", step=12)
 
 
-def test_a_result_is_written_once(attempt):
-    first = write_result(attempt, Result("done", "finished", 0, step=5))
-    assert write_result(attempt, Result("failed", "error", 1)) == first == attempt.result.read()
-
-
 def test_the_number_of_workers_is_that_of_the_newest_start(attempt):
     assert ended(attempt, "stopped", "user").world_size == 2, "of the claim: none has started"
     start(attempt, 0, plan=ResumePoint(None, 0, 2))

@@ -6,37 +6,14 @@ from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.provenance import CodeSource
 from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.scheduler import SchedulerJob
-from clustertrain.run_files.run_address import RunAddress, addresses_of, run_names
-from clustertrain.storage import Location, PosixStore, open_store
+from clustertrain.run_files.run_address import RunAddress, addresses_of
+from clustertrain.storage import Location, PosixStore
 from support.sample_records import sample_claim, sample_restart_claim
 
 
 @pytest.fixture
 def run(tmp_path):
     return RunDir.newest(str(tmp_path / "runs"), "mnist")
-
-
-def test_a_run_that_does_not_exist_yet_is_its_first_generation(run, tmp_path):
-    assert run.generation == 1
-    assert run.newest_attempt() is None
-    assert run.attempts() == []
-    assert not (tmp_path / "runs").exists()
-
-
-def test_every_path_is_under_the_generation(run, tmp_path):
-    root = tmp_path / "runs" / "mnist" / "g1"
-    attempt = run.attempt(3)
-    assert (run.uri, run.local_path(run.key)) == (str(root), root)
-    assert attempt.path == root / "attempts/3"
-    assert attempt.driver_log == root / "attempts/3/logs/driver.log"
-    assert attempt.rank_log("node7", 12) == root / "attempts/3/logs/node7/rank-12.log"
-    assert attempt.events == root / "attempts/3/events.jsonl"
-    assert attempt.node_events("node7") == root / "attempts/3/events-node7.jsonl"
-    assert attempt.restart(2).metrics == root / "attempts/3/metrics-2.jsonl"
-    assert attempt.tensorboard == root / "tensorboard"
-    assert attempt.restart(2).reached == root / "attempts/3/restarts/2/reached"
-    assert run.local_path(run.checkpoints.key) == root / "checkpoints"
-    assert run.data_path == tmp_path / "runs/data"
 
 
 def test_attempts_count_as_numbers(run):
@@ -67,18 +44,6 @@ def test_restarts_count_from_zero(run):
     assert attempt.newest_restart() == attempt.restart(10)
 
 
-def test_a_fresh_start_keeps_the_old_generation(run, tmp_path):
-    first = sample_claim(world_size=3)
-    run.attempt(1).claim.create(first)
-    fresh = run.fresh()
-    assert fresh.generation == 2
-    assert fresh.newest_attempt() is None
-    fresh.attempt(1).claim.create(sample_claim())
-    newest = RunDir.newest(str(tmp_path / "runs"), "mnist")
-    assert newest == fresh
-    assert newest.at(1).attempt(1).claim.read() == first
-
-
 def test_a_generation_that_no_scheduler_has_accepted_does_not_hide_the_one_before(run, tmp_path):
     run.attempt(1).claim.create(sample_claim())
     refused = run.fresh()
@@ -94,15 +59,6 @@ def test_generations_count_as_numbers(run, tmp_path):
     (tmp_path / "runs/mnist/garbage").mkdir()
     (tmp_path / "runs/mnist/g").mkdir()
     assert RunDir.newest(str(tmp_path / "runs"), "mnist").generation == 10
-
-
-def test_run_names_are_the_folders_that_hold_a_generation(run, tmp_path):
-    run.attempt(1).claim.create(sample_claim())
-    RunDir.newest(str(tmp_path / "runs"), "cifar").attempt(1).claim.create(sample_claim())
-    (tmp_path / "runs/data/abc").mkdir(parents=True)
-    (tmp_path / "runs/notes.txt").write_text("mine")
-    assert run_names(run.store) == ["cifar", "mnist"]
-    assert run_names(open_store(str(tmp_path / "nothing"))) == []
 
 
 @pytest.mark.parametrize("storage", ["/data/runs", "s3://bucket", "s3://bucket/team/runs"])

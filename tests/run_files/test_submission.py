@@ -4,8 +4,6 @@ import io
 import json
 import os
 import socket
-import stat
-import sys
 import tarfile
 import time
 
@@ -16,14 +14,12 @@ from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.job.file import load_job, record_of
 from clustertrain.launchers.scheduler.interface import Sent
 from clustertrain.run_files import snapshot
-from clustertrain.run_files.command_line import CommandLine
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.records.scheduler import Cancellation
 from clustertrain.run_files.snapshot import take_snapshot
 from clustertrain.run_files.submission import Submission, record, upload
 from clustertrain.staging.archive import extract
 from clustertrain.storage import Location
-from support.commands import ran
 
 
 @pytest.fixture
@@ -152,21 +148,6 @@ def test_too_much_is_refused(job, code, monkeypatch):
         take_snapshot(job())
 
 
-def test_several_folders_of_code(job, code, tmp_path):
-    for name in ("lib", "code/src"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.py").write_text(f"name = {name!r}\n")
-    made = job(code=[str(code), "lib", "code/src"])
-    files = {path: found[0] for path, found in unpacked(take_snapshot(made), tmp_path).items() if found}
-    assert files == {
-        "1/train.py": b"print(1)\n",
-        "1/src/train.py": b"name = 'code/src'\n",
-        "2/train.py": b"name = 'lib'\n",
-    }
-    with pytest.raises(JobError, match=r"none is not an existing folder"):
-        take_snapshot(job(code=[str(code), "none"]))
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not read")
 @pytest.mark.parametrize(
     ("name", "verb"), [("mine.py", "read"), ("mine", "listed")], ids=["a file", "a folder"]
@@ -207,21 +188,6 @@ def test_the_digest_depends_on_content_and_not_on_times_or_owners(job, code):
     assert first.job_yaml == record_of(job()).encode()
 
 
-def test_the_digest_is_the_same_in_another_process_and_locale(job, code):
-    for name in ("b", "B", "a", "ä", "z.py", "Z.py"):
-        (code / name).touch()
-    expected = take_snapshot(job()).digest
-    script = "import sys; from clustertrain.job.file import load_job\n"
-    script += "from clustertrain.run_files.snapshot import take_snapshot\n"
-    script += "print(take_snapshot(load_job(sys.argv[1])).digest)"
-    printed = ran(
-        [sys.executable, "-c", script, str(code.parent / "job.yaml")],
-        code=0,
-        env={**os.environ, "PYTHONHASHSEED": "7", "LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo"},
-    ).stdout
-    assert printed.strip() == expected
-
-
 CHANGES = {
     "other bytes": lambda code: (code / "train.py").write_text("print(2)\n"),
     "may be run": lambda code: (code / "train.py").chmod(0o755),
@@ -248,38 +214,6 @@ def run(request, tmp_path):
     if request.param == "posix":
         return RunDir.newest(str(tmp_path / "runs"), "digits")
     return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits")
-
-
-def test_a_node_finds_the_job_and_the_code(run, job, code, tmp_path):
-    (code / "go.sh").touch(mode=0o755)
-    made = job()
-    taken = take_snapshot(made)
-    upload(run, taken)
-    submitted = submission_of(run, taken, takeover=True, command=CommandLine("run", "a b.yaml", ("name=a",)))
-    text = submitted.to_text()
-    assert text.isascii()
-    assert text.isprintable()
-    found = Submission.from_text(text)
-    assert found == submitted
-    assert found.run == run
-    assert found.job() == made
-    found.unpack_code(tmp_path / "there")
-    assert (tmp_path / "there" / "train.py").read_text() == "print(1)\n"
-    assert os.access(tmp_path / "there" / "go.sh", os.X_OK)
-    assert not list(tmp_path.glob("tmp*"))
-
-
-def test_the_same_snapshot_is_uploaded_once(run, job, code):
-    first = take_snapshot(job())
-    upload(run, first)
-    key = run.snapshot_code_key(first.digest)
-    run.store.write_atomic(key, b"would be replaced")
-    upload(run, take_snapshot(job()))
-    assert run.store.read_or_none(key) == b"would be replaced"
-    (code / "train.py").write_text("print(2)\n")
-    second = take_snapshot(job())
-    upload(run, second)
-    assert run.store.list(f"{run.key}/submissions") == sorted([first.digest, second.digest])
 
 
 def test_a_snapshot_that_was_cut_off_is_written_again(run, job):
@@ -337,19 +271,3 @@ def test_records_of_any_scheduler_are_listed_by_time(run):
     keys = {"scheduler", "place", "job_id", "time", "digest", "output", "format_version"}
     assert json.loads(run.store.read_or_none(run.submission("slurm", "9").key)).keys() == keys
     assert RunDir.newest(run.store.location, "digits") == run
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
-def test_the_snapshot_has_the_modes_of_the_umask(job, tmp_path, umask):
-    run = RunDir.newest(str(tmp_path / "runs"), "digits")
-    taken = take_snapshot(job())
-    before = os.umask(umask)
-    try:
-        upload(run, taken)
-        record(run, "slurm", Sent("1"), taken.digest)
-    finally:
-        os.umask(before)
-    folder = tmp_path / "runs/digits/g1/submissions"
-    for path in folder.rglob("*"):
-        full = 0o777 if path.is_dir() else 0o666
-        assert stat.S_IMODE(path.stat().st_mode) == full & ~umask, path

@@ -8,14 +8,8 @@ import pytest
 from clustertrain.errors import StorageError
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
-from clustertrain.run_files.records.provenance import LeftFiles
-from clustertrain.run_files.snapshot import UserCode
 from clustertrain.run_files.working_folder import (
-    FilesOfRun,
     copy_code,
-    files_beside_code,
-    lost_files,
-    note_left_files,
     working_folder,
 )
 
@@ -102,41 +96,3 @@ def test_a_file_that_cannot_be_written_is_named(run, code, copy):
     (code / "words.txt").mkdir()
     with pytest.raises(StorageError, match=str(work / "words.txt")):
         copy(code)
-
-
-def test_what_was_written_to_a_copy_of_the_code_is_lost(code):
-    before = files_beside_code([str(code)])
-    assert lost_files(before, files_beside_code([str(code)])) == ""
-    for n in range(7):
-        (code / f"model-{n}.pt").touch()
-    (code / ".cache").mkdir()
-    (code / ".cache" / "weights").touch()
-    (code / ".hidden").touch()
-    os.utime(code / "words.txt", (1, 1))
-    assert lost_files(before, files_beside_code([str(code)])) == (
-        "model-0.pt, model-1.pt, model-2.pt, model-3.pt, model-4.pt and 3 more"
-    )
-    assert lost_files(None, {"a": 1}) == "", "too many files to look at"
-
-
-def test_new_files_in_the_users_own_folder_are_listed_and_named_at_a_fresh_start(run, code, tmp_path):
-    job = load_job({"name": "digits", "function": "m:f", "code": str(code), "storage": str(code / "runs")})
-    files, said = FilesOfRun(UserCode.of(job)), []
-    files.record(run, said.append)
-    assert said == [] and run.left_files.read() is None
-    (code / "runs").mkdir()
-    (code / "runs" / "job.yaml").touch()
-    (code / "snapshot.pt").touch()
-    files.record(run, said.append)
-    assert said == [f"new files in {code}: snapshot.pt"]
-    FilesOfRun(UserCode.of(job)).record(run.fresh(), said.append)
-    assert len(said) == 1, "it was there before the second start"
-    assert run.left_files.read() == LeftFiles(str(code), ("snapshot.pt",))
-
-    said.clear()
-    note_left_files(run.fresh(), said.append)
-    (note,) = said
-    assert note.endswith(f"the code may continue from them: {code / 'snapshot.pt'}")
-    (code / "snapshot.pt").unlink()
-    note_left_files(run, said.append)
-    assert len(said) == 1

@@ -11,14 +11,11 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from safetensors.torch import load_file
 
 from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
-from clustertrain.launchers.lookup import launcher_of
-from clustertrain.launchers.target import Target
 from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
@@ -52,7 +49,6 @@ elif argv[0] == "exec":
 """
 HEAD = pod("digits-head", "head")
 WHILE_IT_RUNS = {"rayjobs.ray.io": rayjob(), "pods": {"items": [HEAD]}, "events": {"items": []}}
-AFTER_ITS_END = {"pod": {"metadata": {"name": "reader"}, "status": {"phase": "Running"}}}
 
 
 @pytest.fixture
@@ -86,24 +82,6 @@ def cluster(tmp_path, monkeypatch):
     return export
 
 
-def calls(cluster):
-    return [json.loads(line) for line in (cluster.folder / "calls").read_text().splitlines()]
-
-
-def step_of_export(cluster):
-    page = json.loads((cluster.folder / "out.json").read_text())
-    weights = load_file(cluster.folder / "out.safetensors")["weight"]
-    assert weights.equal(torch.full((1000,), float(page["step"])))
-    return page["step"]
-
-
-def test_the_best_is_exported_through_the_head_of_a_run(cluster):
-    result = cluster("--best", **WHILE_IT_RUNS)
-    assert result.exit_code == 0, result.output
-    assert step_of_export(cluster) == 10
-    assert [call[:2] for call in calls(cluster) if call[0] != "get"] == [["exec", "digits-head"]]
-
-
 def test_the_export_of_an_absent_checkpoint_names_those_that_there_are(cluster):
     result = cluster("--name", "7", **WHILE_IT_RUNS)
     assert result.exit_code == 2
@@ -134,15 +112,3 @@ def test_an_existing_file_is_refused_before_anything_is_sent(cluster):
     result = cluster(**WHILE_IT_RUNS)
     assert (result.exit_code, "exists already" in result.stderr) == (2, True)
     assert not (cluster.folder / "calls").exists()
-
-
-def test_a_run_that_was_deleted_before_it_began_ends_as_cancelled_for_who_follows_it(cluster):
-    for file in ("job.yaml", "pod.yaml"):
-        path = cluster.folder / file
-        path.write_text(path.read_text().replace("name: digits", "name: deleted"))
-    (cluster.folder / "answers.json").write_text(json.dumps(AFTER_ITS_END))
-    said = []
-    assert launcher_of("kubernetes").follow(Target("job.yaml", load_job("job.yaml")), said.append) == 130
-    assert said == ["cancelled (cancelled): its RayJob was cancelled"]
-    asked = CliRunner().invoke(main, ["status", "--to", "kubernetes", "job.yaml"])
-    assert (asked.exit_code, "There is no run deleted" in asked.stderr) == (2, True)

@@ -48,18 +48,15 @@ FORBIDDEN = (
     ("stderr", "kind"),
     [
         (FORBIDDEN, CommandFailed),
-        ('Error from server (NotFound): rayjobs.ray.io "digits" not found', CommandFailed),
         (
             "Error from server (InternalError): failed calling webhook: dial tcp: connection refused",
             CommandFailed,
         ),
         ('error: context "there" does not exist', Unanswered),
-        ("Error in configuration: context was not found for specified context: there", Unanswered),
         (
             "The connection to the server localhost:8080 was refused - did you specify the right host?",
             Unanswered,
         ),
-        ("Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout", Unanswered),
         (
             'error: failed to download openapi: Get "https://10.0.0.1:6443/openapi/v2": net/http: request '
             "canceled (Client.Timeout exceeded while awaiting headers)",

@@ -8,10 +8,9 @@ import pytest
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.observed import view as module
-from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, time_of, troubles
-from clustertrain.launchers.kubernetes.observed.state import Observed, native_of, standing_of, state_of
+from clustertrain.launchers.kubernetes.observed.pods import is_lost, seconds, troubles
+from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of, state_of
 from clustertrain.launchers.kubernetes.observed.view import View, status_of
-from clustertrain.launchers.scheduler.interface import State
 from clustertrain.launchers.shell import Unanswered
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run_files.states import STATES
@@ -28,11 +27,6 @@ from launchers.kubernetes.sample_objects import (
 
 JOB = parse_job("{name: digits, function: 'm:f'}", "job.yaml")
 MADE_AT = seconds(MADE)
-DEPLOYMENTS = ["", "Initializing", "Running", "Complete", "Failed", "ValidationFailed"]
-DEPLOYMENTS += ["Suspending", "Suspended"]
-JOBS = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
-REASONS = ["", "SubmissionFailed", "DeadlineExceeded", "PreRunningDeadlineExceeded", "AppFailed"]
-REASONS += ["JobDeploymentStatusTransitionGracePeriodExceeded", "ValidationFailed"]
 
 
 KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
@@ -63,18 +57,6 @@ def exit_code(observed, stored, standing):
 # ------------------------------------------------------------------------------------------- KubeRay's words
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS)
-@pytest.mark.parametrize("job", JOBS)
-def test_no_combination_is_unknown_and_only_what_is_over_is_final(deployment, job):
-    for reason in REASONS:
-        phase, why, code = native_of(deployment, job, reason)
-        assert "unknown to this version" not in why
-        state = State("", phase, code=code)
-        assert state.is_over == (deployment in ("Complete", "Failed", "ValidationFailed"))
-        assert state.is_over == Observed(rayjob(deployment, job, reason)).is_over
-        assert code is None or state.phase == "ended"
-
-
 @pytest.mark.parametrize(
     ("words", "phase", "why", "code"),
     [
@@ -100,14 +82,6 @@ def test_the_words_of_kuberay_become_a_phase_with_its_reason(words, phase, why, 
     assert (state.phase, state.code, state.goes_on) == (phase, code, True)
     assert why in state.why and bool(why) == bool(state.why)
     assert state.word == (", ".join(filter(None, words)) or "new")
-
-
-def test_the_exit_code_of_the_entrypoint_is_read_from_rays_message():
-    message = "Job entrypoint command failed with exit code 137, last available logs:\nx\n"
-    state = state_of(Observed(rayjob("Failed", "FAILED", "AppFailed", message)))
-    assert (state.phase, state.code) == ("ended", 137)
-    passed = Observed(rayjob("Failed", "RUNNING", "DeadlineExceeded", message))
-    assert state_of(passed).code is None
 
 
 @pytest.mark.parametrize("deployment", ["", "Suspending", "Suspended"])
@@ -161,12 +135,6 @@ def test_a_rayjob_that_failed_without_a_result(reason, message, state, cause, co
         standing = standing_of(observed, stored)
         assert (standing.state, standing.cause, standing.over) == (state, cause, True)
         assert exit_code(observed, stored, standing) == code
-
-
-def test_a_deadline_names_what_the_pods_waited_for():
-    failed = rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed")
-    observed = Observed(failed, (pending(),), (waits("1 Insufficient cpu"),))
-    assert "1 Insufficient cpu" in standing_of(observed, None).text
 
 
 NEVER_BEGAN, EARLIER = StoredStatus(), ended(at=MADE_AT - 900)
@@ -295,13 +263,6 @@ def test_why_a_pod_is_not_made_is_shown_until_it_is_there(reason, kind, there):
     assert Observed(rayjob(), ALL, observed.events).troubles == []  # it is there by now
 
 
-def test_the_time_of_an_event_is_its_last():
-    assert time_of(event("a", "b", at="2026-11-21T20:00:09Z")) == MADE_AT + 9
-    newer = {"lastTimestamp": None, "eventTime": "2026-11-21T20:00:01.500000Z", "series": None}
-    assert time_of(newer) == MADE_AT + 1.5
-    assert time_of({}) == 0.0
-
-
 def test_what_a_run_is_told_has_each_trouble_and_each_line_once():
     message = "Job entrypoint command failed with exit code 2, last:\nerror: wrong\nmend it\n"
     failed = rayjob("Failed", "FAILED", "AppFailed", message)
@@ -363,23 +324,6 @@ def first_word(job, cluster):
 
 JOB_OF_CPU = parse_job("{name: cpu, function: 'train:train', image: 'a:1'}", "job.yaml")
 SILENT = {"rayjobs": rayjob("", "")}
-
-
-def with_pods(*pods, **more):
-    return {"rayjobs": rayjob("Initializing", ""), "pods": [*pods], **more}
-
-
-def queued(*conditions):
-    return {"rayjobs": rayjob("Suspended", "", labels=KUEUE), "workloads": [workload(*conditions)]}
-
-
-HEAD_ON_NODE = on_node(pending("cpu-head", "head"), "n1")
-SCHEDULED = with_pods(HEAD_ON_NODE, on_node(pending("cpu-w1"), "n1"), on_node(pending("cpu-w2"), "n2"))
-
-
-def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
-    admitted = queued(quota_reserved("True", "Quota reserved"))
-    assert "all 3 pods are scheduled" in first_word(JOB_OF_CPU, Cluster(queued(), admitted, SCHEDULED))
 
 
 def test_submit_says_in_one_line_that_the_cluster_has_said_nothing():

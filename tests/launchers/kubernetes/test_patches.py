@@ -17,11 +17,6 @@ GROUP = "/spec/rayClusterSpec/workerGroupSpecs/0"
         ([{"op": "set", "path": "/a"}], "kubernetes.patches[0]: set /a", "Unknown operation 'set'"),
         ([{"op": "remove", "path": "a/b"}], "patches[0]: remove a/b", "must start with /"),
         (
-            [{"op": "replace", "path": "/spec/tt", "value": 1}],
-            "kubernetes.patches[0]: replace /spec/tt",
-            "can't replace a non-existent object 'tt'",
-        ),
-        (
             [{"op": "remove", "path": TTL}, {"op": "add", "path": f"{GROUP}/nope/x", "value": 1}],
             f"kubernetes.patches[1]: add {GROUP}/nope/x",
             "member 'nope' not found",

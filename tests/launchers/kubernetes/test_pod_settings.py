@@ -61,24 +61,22 @@ def test_every_empty_folder_has_a_limit(make, section, most, of_small):
         assert found == (large if memory else {"tmp": of_small}), role
 
 
-def test_the_defaults_of_the_amounts(make):
-    def amounts(resources, **section):
+def test_the_amounts_of_each_role_are_chosen(make):
+    """Their defaults are in k8s/base/rayjob-digits.yaml."""
+
+    def amounts(**section):
         return {
-            role: pod["spec"]["containers"][0]["resources"]
-            for role, pod in pods(make(resources, **section)).items()
+            role: pod["spec"]["containers"][0]["resources"] for role, pod in pods(make(**section)).items()
         }
 
-    found = amounts({"workers": 2, "nodes": 1})  # the others are in k8s/base/rayjob-digits.yaml
-    assert found["worker"]["limits"] == {"cpu": "2", "memory": "9Gi"}
-    assert found["submitter"] == found["reader"]
-    on_gpus = amounts({"workers": 4, "nodes": 2, "gpus_per_worker": 1}, ephemeral_storage="5Gi")
-    assert on_gpus["worker"]["limits"]["memory"] == "33Gi"
-    assert on_gpus["worker"]["limits"]["ephemeral-storage"] == "5Gi"
-    assert on_gpus["reader"]["limits"]["ephemeral-storage"] == "1Gi"
-    assert on_gpus["reader"]["requests"]["ephemeral-storage"] == "1Gi"
-    chosen = amounts(None, head={"cpus": 2, "cpu_limit": 2}, submitter={"cpus": 0.2, "memory": "1Gi"})
+    chosen = amounts(
+        head={"cpus": 2, "cpu_limit": 2},
+        submitter={"cpus": 0.2, "memory": "1Gi"},
+        ephemeral_storage="5Gi",
+    )
     assert chosen["head"]["limits"]["cpu"] == chosen["head"]["requests"]["cpu"] == "2"
     assert chosen["submitter"]["requests"] == {"cpu": "200m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
+    assert chosen["worker"]["limits"]["ephemeral-storage"] == "5Gi"
 
 
 # ------------------------------------------------------------------------------------------ pods and flows
@@ -242,12 +240,6 @@ def test_the_examples_of_the_docs_are_rendered_and_not_refused(tmp_path, monkeyp
 
 
 KEY = ("kubernetes", "gpu_resource")
-
-
-def test_amounts_are_what_kubernetes_reads():
-    given = {"rdma/hca_shared_devices_a": 1, "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5120Mi"}
-    section = Kubernetes.model_validate({"worker_resources": given})
-    assert section.worker_resources == {**given, "rdma/hca_shared_devices_a": "1"}
 
 
 @pytest.mark.parametrize(

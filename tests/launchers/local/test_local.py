@@ -8,17 +8,11 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
 from clustertrain.launchers.local.run import run_local
-from clustertrain.launchers.lookup import launcher_of
 from clustertrain.launchers.one_host import driver_environment, world_sizes_here
-from clustertrain.launchers.target import Target
 from clustertrain.node.gpus import gpu_count
 from clustertrain.observe.screen import open_screen
-from clustertrain.observe.status import read_files
 from clustertrain.run_files.admission import Options
-from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
-from clustertrain.run_files.records.result import Result
-from clustertrain.run_files.result import write_result
 from support.small_job import job
 
 pytestmark = pytest.mark.slow
@@ -117,11 +111,3 @@ def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
     on_a_machine(monkeypatch, cpus=64, gpus=0)
     with pytest.raises(ClusterError, match=r"(?s)may use 0 .*Set resources\.gpus_per_worker to at most 0"):
         world_sizes_here(elastic)
-
-
-def test_a_run_of_this_machine_is_followed_to_its_end_as_one_of_a_scheduler(tmp_path):
-    run, said = RunDir.newest(str(tmp_path), "digits"), []
-    write_result(claim_attempt(run), Result("stopped", "user", 75, step=7))
-    target = Target("digits", files=read_files(run))
-    assert launcher_of("local").follow(target, said.append) == 75
-    assert said == ["stopped: attempt 1"]

@@ -5,31 +5,13 @@ import pytest
 from clustertrain.driver.ray_cluster import Deadline, ray_cluster_of
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.local.ray import GivenRay, LocalRay
+from clustertrain.launchers.local.ray import GivenRay
 
 NOW = Deadline(0.0, "")
 
 
 def job(resources="{workers: 1}"):
     return parse_job(f"name: a\nfunction: m:f\nresources: {resources}\n", "job.yaml")
-
-
-@pytest.mark.parametrize(
-    ("address", "is_given"), [("127.0.0.1:6379", True), ("", False), (None, False)], ids=repr
-)
-def test_ray_address_alone_decides_between_a_given_ray_and_one_on_this_machine(
-    monkeypatch, tmp_path, address, is_given
-):
-    monkeypatch.setenv("CLUSTERTRAIN_RAY_DIR", str(tmp_path))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if address is not None:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-    cluster = ray_cluster_of("local", job())
-    assert cluster.outlives_run == is_given
-    assert cluster.is_this_machine != is_given
-    resources, deadline = job().resources, Deadline(300.0, "failures.ray_start")
-    given, own = GivenRay(address, resources, deadline, 0.0), LocalRay(str(tmp_path), resources, deadline)
-    assert cluster == (given if is_given else own)
 
 
 def test_missing_nodes_of_a_given_ray_are_waited_for_beyond_its_start(monkeypatch):

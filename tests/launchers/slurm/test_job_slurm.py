@@ -4,37 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from clustertrain.job.file import dump_job, load_job, parse_job
-from clustertrain.job.identity import identity_difference
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.section import BREAKING_OPTIONS, RESERVED_OPTIONS
 
 FUNCTION = {"name": "a", "function": "m:f"}
-EVERYTHING = {
-    "partition": "gpu,short",
-    "account": "physics.team-1",
-    "qos": "normal",
-    "reservation": "course_2026",
-    "constraint": "a100&nvlink",
-    "time_limit": "1d12h",
-    "exclusive": True,
-    "job_name": "a.b+c",
-    "dependency": "afterok:1:2",
-    "signal": "USR1",
-    "lead_time": "2m",
-    "at_time_limit": "requeue",
-    "requeue": True,
-    "nodes_wait": "10m",
-    "setup": ["module load cuda", 'export PATH="${HOME}/bin:$PATH"'],
-    "environment": ["AWS_PROFILE", "WANDB_API_KEY"],
-    "container": "pyxis",
-    "mounts": ["/data", "/scratch:/tmp/scratch", "/sets:/sets:ro"],
-    "python": "/opt/x y/bin/python",
-    "gpus_as": "gpus-per-node",
-    "gpu_type": "a100",
-    "memory_as": "mem-per-cpu",
-    "output": "logs/slurm",
-    "options": ["--mail-type=END", "--nice=100"],
-}
 
 
 def job(**slurm) -> Job:
@@ -46,19 +19,6 @@ def refusal(**slurm) -> str:
     with pytest.raises(ValidationError) as caught:
         job(**slurm)
     return str(caught.value)
-
-
-def test_every_key_is_read_and_written_back():
-    made = job(**EVERYTHING)
-    assert {field.alias or name for name, field in type(made.slurm).model_fields.items()} == {*EVERYTHING}
-    assert (made.slurm.time_limit_s, made.slurm.lead_time_s, made.slurm.nodes_wait_s) == (129_600, 120, 600)
-    assert parse_job(dump_job(made), "job.yaml") == made
-    assert dump_job(parse_job(dump_job(made), "job.yaml")) == dump_job(made)
-
-
-def test_the_cluster_is_not_part_of_the_identity_of_a_run():
-    plain = Job.model_validate(FUNCTION)
-    assert identity_difference(plain, job(**EVERYTHING)) == []
 
 
 @pytest.mark.parametrize(
@@ -82,26 +42,21 @@ def test_the_words_of_real_sites_are_accepted(key, value):
         ({"at_time_limit": "ignore"}, "'stop' or 'requeue'"),
         ({"at_time_limit": "requeue", "requeue": False}, "at_time_limit"),
         ({"lead_time": 0}, "greater than 0"),
-        ({"time_limit": 0}, "greater than 0"),
         ({"setup": "module load cuda"}, "valid tuple"),
         ({"setup": [" "]}, "one line of shell"),
         ({"setup": ["module load \\"]}, "must not end with a backslash"),
         ({"setup": ["#SBATCH --nodes=9"]}, "put it under slurm.options"),
         ({"setup": ["#PBS -l nodes=9"]}, "put it under slurm.options"),
         ({"environment": ["A B"]}, "should match pattern"),
-        ({"environment": ["A=b"]}, "should match pattern"),
         *(
             ({"environment": [name]}, "so that no secret of the login environment is passed on unnoticed")
             for name in ("ALL", "NONE", "NIL", "all")
         ),
-        ({"mounts": ["data"], "container": "pyxis"}, "must be /folder"),
         ({"mounts": ["/a:/b:rx"], "container": "pyxis"}, "must be /folder"),
         ({"mounts": ["/a,/b"], "container": "pyxis"}, "must be /folder"),
-        ({"mounts": ["/a:b"], "container": "pyxis"}, "must be /folder"),
         ({"mounts": ["/a"]}, "/a is given without a container"),
         ({"output": "~/logs"}, "'~' is not expanded"),
         ({"output": "logs of mine"}, "letters, digits and"),
-        ({"output": "logs-%j"}, "letters, digits and"),
         ({"python": "~/python"}, "'~' is not expanded"),
     ],
 )

@@ -17,7 +17,6 @@ from clustertrain.run_files.claims import claim_attempt
 from clustertrain.run_files.folder.run_dir import RunDir
 from clustertrain.run_files.recorded_job import record_job
 from clustertrain.run_files.records.scheduler import SchedulerStart
-from clustertrain.run_files.result import write_result
 from support.commands import ran
 
 NODES = ("node1", "node2")
@@ -32,17 +31,10 @@ def job_of(**sections) -> Job:
 def start(tmp_path):
     run = RunDir.newest(str(tmp_path), "a")
 
-    def claim(restart=0, job_id="7", nodes=NODES):
-        return claim_attempt(
-            run, launcher="slurm", allocation=SchedulerStart("slurm", job_id, {}, str(restart), nodes)
-        )
+    def claim(nodes=NODES):
+        return claim_attempt(run, launcher="slurm", allocation=SchedulerStart("slurm", "7", {}, "0", nodes))
 
     return claim
-
-
-def late(attempt, job=None):
-    job = job or job_of()
-    return write_result(attempt, result_of_late_node(attempt, job, LATE, settings_of(job).next_start))
 
 
 @pytest.mark.parametrize(
@@ -55,14 +47,9 @@ def late(attempt, job=None):
     ids=["one node", "no requeue", "no retries"],
 )
 def test_a_job_that_gets_no_other_start_has_failed(start, nodes, sections):
-    result = late(start(nodes=nodes), job_of(**sections))
+    attempt, job = start(nodes), job_of(**sections)
+    result = result_of_late_node(attempt, job, LATE, settings_of(job).next_start)
     assert (result.state, result.cause, result.exit_code, result.text) == ("failed", "cluster", 3, LATE)
-
-
-def test_a_job_of_several_nodes_goes_back_into_the_queue(start):
-    result = late(start())
-    assert (result.state, result.cause) == ("lost", "node_fail")
-    assert result.text == f"{LATE}\nThe job goes back into the queue."
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Why SLURM ends a job, from its own words as measured with SLURM 22.05; and what two processes share."""
 
 import errno
-import subprocess
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -74,18 +73,6 @@ def test_the_deadline_leaves_three_seconds_before_the_kill(answer, seconds):
     assert ending(answer).deadline == pytest.approx(100 + seconds)
 
 
-def test_a_query_is_answered_by_the_other_side(tmp_path):
-    """The other side is a shell, as it is in the script."""
-    shell = subprocess.Popen(
-        ["bash", "-c", "while ! [ -e query ]; do sleep 0.05; done; rm query; echo JobState=RUNNING > answer"],
-        cwd=tmp_path,
-    )
-    try:
-        assert Mailbox(tmp_path).query_job() == "JobState=RUNNING\n"
-    finally:
-        assert shell.wait(10) == 0
-
-
 def test_silence_ends_after_five_seconds_and_an_old_answer_is_none(tmp_path):
     (tmp_path / "answer").write_text("JobState=RUNNING")
     began = time.monotonic()
@@ -104,13 +91,6 @@ def test_on_a_full_disk_the_verdict_is_a_link(tmp_path, monkeypatch):
     assert (tmp_path / "verdict").readlink() == Path("requeue 75")
 
 
-def test_only_the_node_of_the_batch_shell_has_the_mailbox(tmp_path):
-    mail = {"CLUSTERTRAIN_MAIL": str(tmp_path)}
-    assert Mailbox.of_this_job({}) is None
-    assert Mailbox.of_this_job({**mail, "SLURM_NODEID": "1"}) is None
-    assert Mailbox.of_this_job({**mail, "SLURM_NODEID": "0"}) is not None
-
-
 # As srun of SLURM 22.05 printed it for a program that is missing on node2, one that was killed there, and a
 # node whose power failed.
 NO_PROGRAM = """\
@@ -123,7 +103,6 @@ srun: error: Node failure on node2
 srun: Job step aborted: Waiting up to 12 seconds for job step to finish.
 slurmstepd-node1: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-24T12:39:11 DUE TO NODE FAILURE ***
 """
-OWN = "node2: error: No folder.\nnode2: Create it.\nsrun: error: node2: task 1: Exited with exit code 4\n"
 NO_LAUNCH = "srun: error: Task launch for StepId=5.0 failed on node node2: Job credential expired\n"
 
 
@@ -132,10 +111,9 @@ NO_LAUNCH = "srun: error: Task launch for StepId=5.0 failed on node node2: Job c
     [
         (NO_PROGRAM, "Exited with exit code 2", "execve(): /tmp/only/py: No such file or directory. See "),
         (KILLED, "Killed", "The lines of that node"),
-        (OWN, "Exited with exit code 4", "No folder.\nCreate it."),
         (NO_LAUNCH, "Job credential expired", "The lines of that node"),
     ],
-    ids=["missing", "killed", "refused", "not launched"],
+    ids=["missing", "killed", "not launched"],
 )
 def test_what_srun_reports_of_an_agent_is_the_cause(errors, how, words):
     first, rest = ended_agent(f"node1: nothing\n{errors}").split("\n", 1)
@@ -149,10 +127,3 @@ def test_lines_of_srun_that_report_no_end_end_nothing():
     )
     assert ended_agent(printed) == lost_node(printed, "JobState=RUNNING") == ended_agent("") == ""
     assert ended_agent(NODE_FAILURE) == ""
-
-
-def test_a_lost_node_is_named_with_the_time_and_how_slurm_knows_it():
-    assert lost_node(NODE_FAILURE, "") == "Node node2 was lost: srun reports its failure."
-    answer = line("COMPLETING", Restarts="1") + "\nDown: node2|down*|2026-11-24T12:39:11|Not responding\n"
-    said = "Node node2 was lost: SLURM has it as down* since 2026-11-24T12:39:11 (Not responding)."
-    assert lost_node("", answer) == lost_node(NODE_FAILURE, answer) == said

@@ -104,9 +104,3 @@ def test_jobs_that_start_together_look_for_ports_in_different_places(tmp_path, m
         with pytest.raises(ClusterError):
             prepare_node(start_of(number, job, tmp_path), "127.0.0.1")
     assert seeds[0] != seeds[1]
-
-
-def test_the_start_of_a_job_is_read_from_the_variables_of_its_step():
-    start = SchedulerStart("slurm", "12", {"cluster": "site"}, "0", ("n1", "n2"))
-    assert read_start_of_job(STEP) == (start, 1)
-    assert read_start_of_job({**STEP, "SLURM_RESTART_COUNT": "3"})[0].start == "3"

@@ -1,7 +1,6 @@
 """What needs no cluster; tests/slurm/test_slurm_status.py asks a real one."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -9,14 +8,10 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.scheduler.interface import Sent
-from clustertrain.launchers.scheduler.status import QueuedJob, QueuedStatus
 from clustertrain.launchers.slurm import preflight, scheduler
 from clustertrain.launchers.slurm.queue import (
-    NATIVE_STATES,
     cancel,
-    query_queue,
     query_squeue,
-    slurm_time_s,
     state_of,
 )
 from clustertrain.launchers.slurm.scheduler import SCHEDULER
@@ -33,12 +28,6 @@ def commands(tmp_path, monkeypatch):
             write_program(Path(tmp_path, name), script)
 
     return put
-
-
-@pytest.mark.parametrize("native", NATIVE_STATES)
-def test_every_state_of_slurm_has_a_phase(native):
-    state = state_of(native, "", "", None)
-    assert not (state.is_waiting and state.is_over)
 
 
 def test_the_reason_is_shown_in_slurms_words():
@@ -62,27 +51,6 @@ def test_columns_are_told_apart_whatever_the_reason_says(commands):
 
 
 @pytest.mark.parametrize(
-    ("state", "start", "shown"),
-    [
-        ("PENDING", "2026-11-21T16:20:59", "about 16:20"),
-        ("PENDING", "2026-11-23T07:05:00", "about 2026-11-23 07:05"),
-        ("PENDING", "2026-11-21T16:00:00", None),  # an estimate that is over is none
-        ("PENDING", "N/A", None),
-        ("RUNNING", "2026-11-21T16:20:59", None),
-    ],
-)
-def test_status_shows_when_slurm_expects_to_start_a_job_that_waits(
-    commands, monkeypatch, state, start, shown
-):
-    commands(squeue=f"echo '7|{state}|0|INVALID|{start}|0||Resources|'")
-    job = QueuedJob(Sent("7"), query_squeue(["7"])["7"])
-    now_s = slurm_time_s("2026-11-21T16:10:00")
-    monkeypatch.setattr(time, "time", lambda: now_s)
-    rows = QueuedStatus(None, None, "SLURM", job).job_rows
-    assert dict(rows).get("starts") == shown
-
-
-@pytest.mark.parametrize(
     ("name", "asks"),
     [
         ("SQUEUE_PARTITION", lambda: query_squeue(["7"])),  # it would hide all other jobs
@@ -98,24 +66,6 @@ def test_the_users_own_options_do_not_reach_the_commands_of_slurm(commands, monk
     asks()
     assert f"export {name}=" not in given.read_text()
     assert "SLURM_CONF='kept'" in given.read_text()
-
-
-FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-
-
-def test_accounting_remembers_what_the_controller_forgot(commands):
-    """A fake, for words that are hard to come by; a real slurmdbd is asked in slurm/test_accounting.py."""
-    commands(
-        squeue=FORGOTTEN,
-        sacct="echo Welcome  # a wrapper of the site\n"
-        "echo '7|CANCELLED by 1000|None assigned'; echo '8|OUT_OF_MEMORY|node[1-2]'; echo '10|COMPLETED|n1'",
-        scontrol="echo 'ClusterName             = sim'",
-    )
-    states = query_queue([Sent(job_id, place={"cluster": "sim"}) for job_id in ("7", "8", "9", "10")])
-    assert (states["7"].phase, states["7"].hosts) == ("cancelled", "")
-    assert states["8"].text == "OUT_OF_MEMORY (was killed because it exceeded its memory limit)"
-    assert (states["8"].phase, states["8"].hosts, states["8"].code) == ("ended", "node[1-2]", None)
-    assert (states["10"].code, "9" in states) == (0, False)
 
 
 def test_a_step_beside_a_run_has_nothing_of_the_allocation_around_it(monkeypatch):

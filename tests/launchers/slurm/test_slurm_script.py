@@ -82,22 +82,6 @@ def test_set_is_told_to_count_for_submit_alone(monkeypatch, tmp_path):
 # -------------------------------------------------------------------------------------- what is asked for
 
 
-def test_a_job_without_the_section_slurm_asks_for_one_node_and_one_cpu():
-    asked = options(job(), lead_s=89.2)
-    assert asked == {
-        "job-name": "a",
-        "nodes": "1",
-        "ntasks-per-node": "1",
-        "cpus-per-task": "1",
-        "signal": "B:USR2@90",
-        "requeue": "",
-        "export": "HOME,USER,LOGNAME,SHELL,LANG,CLUSTERTRAIN_SUBMISSION",
-        "output": "./%x-%j.out",
-        "open-mode": "append",
-        "propagate": "NONE",
-    }
-
-
 GPUS = {"workers": 4, "nodes": 2, "gpus_per_worker": 2, "cpus_per_worker": 2.5, "memory_per_worker": "3Gi"}
 
 
@@ -138,19 +122,6 @@ def test_no_more_nodes_than_the_global_batch_divides_into():
         {"name": "a", "task": "m:C", "train": train, "resources": {"workers": [2, 6], "nodes": [1, 3]}}
     )
     assert options(made)["nodes"] == "1-2"
-
-
-def test_the_words_of_the_section_become_options_of_sbatch():
-    words = {"account": "physics", "qos": "low", "reservation": "course", "constraint": "[rack1|rack2]"}
-    more = {"signal": "TERM", "job_name": "b.c", "output": "logs/", "options": ["--nice=100", "--reboot"]}
-    asked = options(job({**words, **more, "environment": ["AWS_PROFILE"]}))
-    assert {option: asked[option] for option in words} == words
-    assert asked["signal"] == "B:TERM@90"
-    assert (asked["job-name"], asked["output"]) == ("b.c", "logs/%x-%j.out")
-    assert asked["export"].endswith(",CLUSTERTRAIN_SUBMISSION,AWS_PROFILE")
-    refers = job({"environment": ["A"]}, env={"X": "${A}/${B}:${HOME}:${PATH}", "Y": "${C:-c}"})
-    assert options(refers)["export"].endswith(",CLUSTERTRAIN_SUBMISSION,A,B,C")
-    assert (asked["nice"], asked["reboot"]) == ("100", "")
 
 
 @pytest.mark.parametrize(

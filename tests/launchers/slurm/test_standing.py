@@ -8,7 +8,6 @@ from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.states import STATES
 
 DONE = Result("done", "finished", 0)
-FAILED = Result("failed", "error", 1, text="eels")
 STOPPED = Result("stopped", "user", 75)
 TERMINATED = Result("stopped", "terminated", 75)
 PREEMPTED = Result("preempted", "preempted", 75)
@@ -32,18 +31,15 @@ def job(native, restarts=0, reason="", nodes="", exit_code=None):
 
 NEVER = files()
 LOST = Result("lost", "node_fail", 1, text="Node node2 was lost: SLURM has it as down* since 12:39.\nMore.")
-AFTER_ANOTHER = Files("SLURM job 12", attempt=2, result=FAILED)
 DONE_BY_ANOTHER = Files("SLURM job 12", attempt=2, result=DONE)
 FIRST = files(0, live="running")
 TAKEN_OUT_LATER = files(0, PREEMPTED, cancelled=True)
 CASES = {
     # what the files say, what SLURM says, who has a heartbeat: where the run stands, and whether it is over
     "submitted": (NEVER, job("PENDING", reason="Priority"), None, "queued (scheduler)", GOES_ON),
-    "submitted again": (AFTER_ANOTHER, job("PENDING"), None, "queued (scheduler)", GOES_ON),
     "held": (NEVER, job("REQUEUE_HOLD"), None, "queued (held)", GOES_ON),
     "booting": (NEVER, job("CONFIGURING"), None, "waiting (nodes)", GOES_ON),
     "started": (NEVER, job("RUNNING"), None, "waiting (nodes)", GOES_ON),
-    "started after another": (AFTER_ANOTHER, job("RUNNING"), None, "waiting (nodes)", GOES_ON),
     "its workers come": (files(0), job("RUNNING"), None, "waiting (workers)", GOES_ON),
     "stages": (files(0, live="staging"), job("RUNNING"), None, "staging (data)", GOES_ON),
     "trains": (FIRST, job("RUNNING"), None, "running (training)", GOES_ON),
@@ -51,22 +47,16 @@ CASES = {
     "suspended": (FIRST, job("SUSPENDED"), None, "waiting (suspended)", GOES_ON),
     "terminated, may go on": (files(0, TERMINATED), job("RUNNING"), None, "stopped (terminated)", GOES_ON),
     "terminated, is ended": (files(0, TERMINATED), job("COMPLETING"), None, "stopped (terminated)", GOES_ON),
-    "terminated, waits again": (files(0, TERMINATED), job("PENDING", 1), None, "queued (requeued)", GOES_ON),
-    "terminated, ended": (files(0, TERMINATED), job("FAILED"), None, "stopped (terminated)", OVER),
-    "1st claimed nothing": (files(1, live="running"), job("RUNNING", 1), None, "running (training)", GOES_ON),
     "is being killed": (FIRST, job("COMPLETING"), None, "running (training)", GOES_ON),
     "cancelled while it came up": (NEVER, job("COMPLETING"), None, "waiting (nodes)", GOES_ON),
     "done, tidies up": (files(0, DONE), job("RUNNING"), None, "done (finished)", GOES_ON),
     "preempted, tidies up": (files(0, PREEMPTED), job("RUNNING"), None, "preempted (preempted)", GOES_ON),
     "preempted, leaves": (files(0, PREEMPTED), job("COMPLETING", 1), None, "preempted (preempted)", GOES_ON),
     "requeued": (files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, "queued (requeued)", GOES_ON),
-    "requeued, lost a node": (FIRST, job("PENDING", 1), None, "queued (requeued)", GOES_ON),
     "requeued and held": (FIRST, job("REQUEUE_HOLD", 1), None, "queued (held)", GOES_ON),
-    "requeued by hand": (files(0, FAILED), job("PENDING", 1), None, "queued (requeued)", GOES_ON),
     "started again": (files(0, PREEMPTED), job("RUNNING", 1), None, "waiting (nodes)", GOES_ON),
     "trains again": (files(1, live="running"), job("RUNNING", 1), None, "running (training)", GOES_ON),
     "done, ended": (files(0, DONE), job("COMPLETED"), None, "done (finished)", OVER),
-    "failed, ended": (files(0, FAILED), job("FAILED"), None, "failed (error)", OVER),
     "preempted for good": (files(0, PREEMPTED), job("PREEMPTED"), None, "preempted (preempted)", OVER),
     "cancelled in the queue": (NEVER, job("CANCELLED"), None, "cancelled (cancelled)", OVER),
     "cancelled later": (files(0, PREEMPTED), job("CANCELLED", 1), None, "cancelled (cancelled)", OVER),
@@ -75,10 +65,8 @@ CASES = {
     "nothing left to do": (files(0, PREEMPTED), job("COMPLETED", 1), None, "preempted (preempted)", OVER),
     "done by another": (DONE_BY_ANOTHER, job("COMPLETED"), None, "done (finished)", OVER),
     "lost a node": (FIRST, job("NODE_FAIL"), None, "lost (vanished)", OVER),
-    "out of memory": (FIRST, job("OUT_OF_MEMORY"), None, "lost (vanished)", OVER),
     "out of time": (FIRST, job("TIMEOUT"), None, "lost (time_limit)", OVER),
     "did not boot": (NEVER, job("BOOT_FAIL"), None, "lost (vanished)", OVER),
-    "its script failed": (NEVER, job("FAILED"), None, "lost (vanished)", OVER),
     "its script was refused": (NEVER, job("FAILED", exit_code=3), None, "failed (cluster)", OVER),
     "no progress": (files(0, PREEMPTED), job("FAILED", 1, exit_code=1), None, "failed (error)", OVER),
     "its agent was killed": (files(0), job("FAILED", exit_code=1), None, "lost (vanished)", OVER),
@@ -98,7 +86,6 @@ CASES = {
     "silent, alive": (FIRST, DOWN, BEATS, "running (training)", GOES_ON),
     "silent, dead": (FIRST, DOWN, None, "lost (vanished)", GOES_ON),
     "silent, submitted": (NEVER, DOWN, None, "queued (scheduler)", GOES_ON),
-    "silent, taken out": (files(cancelled=True), DOWN, None, "cancelled (cancelled)", OVER),
 }  # fmt: skip
 
 
