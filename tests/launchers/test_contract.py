@@ -1,19 +1,55 @@
-"""This machine fulfils the contract of a scheduler; tests/slurm, kubernetes and gridengine ask real ones."""
+"""Schedulers fulfil the contract: this machine, and the two fakes, which plug-ins of their own register."""
 
 import ast
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from clustertrain.launcher import Sent
+from clustertrain.launcher import Sent, State
 from clustertrain.launchers.local import scheduler as local
 from clustertrain.launchers.local.turn import place_here
-from clustertrain.testing import SchedulerContract
+from clustertrain.launchers.lookup import launcher_of
+from clustertrain.launchers.scheduler.status import status_of
+from clustertrain.node import variables
+from clustertrain.run_files.folder.run_dir import RunDir
+from clustertrain.run_files.records.scheduler import SchedulerStart
+from clustertrain.run_files.submission import record
+from clustertrain.testing import FAKE_HELD, SchedulerContract, fake_commands
+from launchers.test_another_launcher import forget_the_launchers, install
+from support.sample_records import sample_claim
 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "launcher_gridengine"
+PLUGIN = """
+from clustertrain.launcher import Plugin
+
+PLUGIN = Plugin("a_queue.scheduler:SCHEDULER")
+"""
+SCHEDULER = """
+from clustertrain.testing import {0}
+
+SCHEDULER = {0}()
+"""
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A function that installs a fake as the launcher `queue`."""
+
+    def install_it(fake):
+        install(tmp_path / "site", plugin=PLUGIN, scheduler=SCHEDULER.format(fake))
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+        forget_the_launchers()
+
+    yield install_it
+    monkeypatch.undo()
+    forget_the_launchers()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "a_queue"]:
+        del sys.modules[name]
 
 
 class TestLocal(SchedulerContract):
@@ -37,6 +73,49 @@ class TestLocal(SchedulerContract):
     def sent(self, scheduler, program, options=""):
         Path("script.sh").write_text(program)
         return super().sent(scheduler, program, options)
+
+
+class TestInMemory(SchedulerContract):
+    launcher = "queue"
+    held = "# held\n"
+    test_without_its_commands_nothing_is_answered_or_sent = None  # it has none
+
+    @pytest.fixture(autouse=True)
+    def _plugin(self, _folder, installed):
+        installed("InMemoryScheduler")
+
+    def sent(self, scheduler, program, options=""):
+        sent = super().sent(scheduler, program, options)
+        if not options:
+            runs = "sleep" in program
+            scheduler.set(sent.job_id, State("RUNNING", "runs") if runs else State("ENDED", "ended", code=0))
+        return sent
+
+    def received(self, scheduler, sent):
+        return scheduler.environments[sent.job_id][variables.SUBMISSION]
+
+    def test_the_status_of_a_run_says_that_it_does_not_answer(self, scheduler):
+        scheduler.no_answer = "the queue is away"
+        assert status_of(launcher_of("queue").queue, claimed()).no_answer == "the queue is away"
+
+
+def claimed():
+    """A run whose attempt job 1 claimed on another machine."""
+    run = RunDir.newest("runs", "contract")
+    record(run, "queue", Sent("1"), "digest")
+    run.attempt(1).claim.create(sample_claim(launcher="queue", allocation=SchedulerStart("queue", "1")))
+    return run
+
+
+class TestCommands(SchedulerContract):
+    launcher = "queue"
+    held = FAKE_HELD
+
+    @pytest.fixture(autouse=True)
+    def _plugin(self, _folder, installed, tmp_path, monkeypatch):
+        fake_commands(tmp_path / "bin")
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        installed("CommandScheduler")
 
 
 # ------------------------------------------------------------------------------------------- the example
