@@ -25,19 +25,19 @@ from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run_files.records.result import BestCheckpoint
 
 OUTPUTS: dict[str, tuple[str, type, set[str]]] = {
-    "status --json": ("An object.", StoredStatus, set()),
+    "status --json": ("", StoredStatus, set()),
     "ls --json": ("An array of objects.", RunRow, {"job_yaml", "run"}),
     "ckpt ls --json": ("An array of objects.", SavedCheckpoint, set()),
     "best": ("In `ckpt ls --json`.", BestCheckpoint, set()),
     "data ls --json": ("An array of objects.", DataState, set()),
-    "check --json": ("An object.", Checked, set()),
-    "drill --json": ("An object.", Report, set()),
+    "check --json": ("", Checked, set()),
+    "drill --json": ("", Report, set()),
     "outcomes": ("In `drill --json`.", FaultOutcome, set()),
     "differences": ("In `outcomes`.", Difference, set()),
-    "explain --json": ("An object.", Explanation, set()),
+    "explain --json": ("", Explanation, set()),
     "stacks": ("In `explain --json`.", RanksAtPlace, set()),
 }
-"""What is printed, its class, and the attributes that are not printed."""
+"""How it is printed, unless as one object, its class, and the attributes that are not printed."""
 BEGIN, END = (
     "<!-- fields: python docs/site/json_fields.py docs/reference/json.md -->\n",
     "<!-- end of fields -->\n",
@@ -51,7 +51,7 @@ def fields_markdown() -> str:
 
 
 def _object(name: str, shape: str, kind: type, hidden: set[str]) -> Iterator[str]:
-    yield f"\n### `{name}`\n\n{shape}\n"
+    yield f"\n### `{name}`\n" + (f"\n{shape}\n" if shape else "")
     types = get_type_hints(kind)
     for fields, text in attributes_of(kind):
         shown = [field for field in fields if field not in hidden]

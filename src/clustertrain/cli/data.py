@@ -71,10 +71,10 @@ class DataState:
     """What is there of a data set.
 
     Attributes:
-        name: that of the job file.
+        name: its key in the job file.
         per: cluster or node, where each has its own copy.
         state: in place, ready, partial, absent, or missing: its source is not there.
-        size_bytes: what is staged of it.
+        size_bytes: the bytes that are staged.
         source: its URI, without credentials.
         where: the file or folder; null if there is none yet.
         error: why it is missing.

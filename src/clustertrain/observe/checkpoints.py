@@ -36,15 +36,15 @@ class SavedCheckpoint:
     Only name, size and time of a file are known.
 
     Attributes:
-        name: its folder, or the path of the file.
-        step: the last one before it.
-        epoch: how many were finished, or the one that it is in.
+        name: the name of its folder, or the path of a script's file.
+        step: the last step before it.
+        epoch: the number of finished epochs.
         why: why it was saved; `damaged` or `unknown` if its manifest cannot be used; `script` for a file.
         error: why its manifest cannot be used; then what only the manifest has is null.
-        workers: how many ranks the run had.
-        size_bytes: of all its files.
-        written_at: in seconds since 1970.
-        metrics: those of an evaluation at its step.
+        workers: the number of ranks.
+        size_bytes: the size of all its files.
+        written_at: the time of its commit.
+        metrics: the metrics of an evaluation at this step.
         best: its value of the metric of `checkpoint.keep_best`, if it is the best one.
     """
 

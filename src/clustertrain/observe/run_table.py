@@ -63,10 +63,10 @@ class RunRow:
     """A run as a row of `ls`.
 
     Attributes:
-        name: of the run.
+        name: the name of the run.
         state: one of the table of states, or unknown.
-        step: the newest one; null before the first, and for a script that logs none.
-        attempt: the newest one, or null if there is none.
+        step: as in `status`.
+        attempt: as in `status`.
         ettr: productive seconds / all since the first submission or start; null if it is unknown, and in the
             first minute.
         device_hours: GPU-hours that the ranks held, or CPU-hours; null as ettr.

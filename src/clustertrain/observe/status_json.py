@@ -21,13 +21,13 @@ class StoredStatus:
     """The status of a run, by its files and its scheduler.
 
     Attributes:
-        attempt: the newest one, or null if there is none.
+        attempt: the newest attempt.
         began_at: when that attempt was claimed.
         state: one of the table of states.
         cause: one of the causes of that state.
         text: the reason of the state, such as the error of a run that failed.
         over: the run has ended, and nothing will restart it automatically.
-        of_result: the state is that of the newest attempt's result.
+        of_result: the state is from the result of the newest attempt.
         exit_code: null while the run has not ended.
         step: the newest step that is known; null before the first, and for a script that logs none.
         ettr: productive seconds / all since the first submission or start; null before that.

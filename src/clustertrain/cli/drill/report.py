@@ -58,10 +58,10 @@ class Report:
     """The result of a drill.
 
     Attributes:
-        name: of the job.
+        name: the name of the job.
         exact: every fault that was caused left no trace, and there was one.
-        seed: draws the moments of the faults.
-        steps: of each run; of a script, its printed losses.
+        seed: the seed that draws the moments of the faults.
+        steps: the steps of each run; of a script, its printed losses.
         compared: how many values were compared, by kind.
         outcomes: one for each fault.
         kept: the folders of the runs, if they were not removed.

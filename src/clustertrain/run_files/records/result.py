@@ -10,7 +10,13 @@ from clustertrain.run_files.states import STATES
 
 @dataclass(frozen=True)
 class BestCheckpoint:
-    """The best checkpoint of a run by `checkpoint.keep_best`: its name, and its value of the metric."""
+    """The best checkpoint of a run by `checkpoint.keep_best`.
+
+    Attributes:
+        name: the name of the checkpoint.
+        metric: the metric of `checkpoint.keep_best`.
+        value: its value.
+    """
 
     name: str
     metric: str
