@@ -94,7 +94,7 @@ def test_each_checkpoint_can_be_loaded(prepared):
 
 
 def test_wait_returns_the_end_of_a_run_and_raises_nothing_for_a_failure(prepared, monkeypatch, capfd):
-    monkeypatch.setattr(api, "_POLL_S", 0.05)
+    monkeypatch.setattr(api, "POLL_S", 0.05)
     run, told = clustertrain.open("job.yaml"), []
     with pytest.raises(TimeoutError, match="has not ended within"):
         run.wait(timeout_s=0.1)
@@ -107,7 +107,7 @@ def test_wait_returns_the_end_of_a_run_and_raises_nothing_for_a_failure(prepared
 
 
 def test_wait_is_for_the_run_that_the_job_file_meant_at_first(prepared, folder, monkeypatch):
-    monkeypatch.setattr(api, "_POLL_S", 0.05)
+    monkeypatch.setattr(api, "POLL_S", 0.05)
 
     def echo(line):
         if line == "waiting (workers)":

@@ -47,7 +47,7 @@ from clustertrain.run_files.streams.history import curve
 from clustertrain.storage.record_file import typed as checked
 
 _NO_OVERRIDES: Overrides = {}
-_POLL_S = 5.0
+POLL_S = 5.0
 _PATIENCE_S = 600.0
 
 
@@ -107,7 +107,7 @@ class Run:
             self.target,
             status,
             echo,
-            _POLL_S,
+            POLL_S,
             patience_s=_PATIENCE_S,
             timeout_s=timeout_s,
         )

@@ -31,7 +31,7 @@ class Nodes:
         self.alive, self.silent, self.gpus = ["a", "b"], [], 4
         monkeypatch.setattr(elastic_cluster, "alive_nodes", self._nodes)
         monkeypatch.setattr(elastic_cluster, "_is_silent", lambda node: node.address in self.silent)
-        monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.01)
+        monkeypatch.setattr(elastic_cluster, "LOOK_EVERY_S", 0.01)
 
     def _nodes(self):
         each = {"CPU": 8.0, "GPU": float(self.gpus)}

@@ -69,7 +69,7 @@ def test_a_mistake_in_a_function_costs_a_restart_only_after_a_step(attempt):
 def test_a_network_that_was_there_may_come_back(judged, monkeypatch):
     """After a restart, or minutes after the start."""
     with monkeypatch.context() as later:
-        later.setattr(rank_failure, "_BEGINNING_S", 0.0)
+        later.setattr(rank_failure, "BEGINNING_S", 0.0)
         found = [judged(NO_NETWORK)]
     found.append(judged(NO_NETWORK, start=1))
     assert [(failure.fatal, failure.transient) for failure in found] == [(False, True)] * 2

@@ -96,5 +96,5 @@ def test_a_port_of_the_block():
 def test_blocks_end_where_the_ephemeral_ports_of_the_kernel_begin(tmp_path, monkeypatch, text, first):
     path = tmp_path / "range"
     path.write_text(text)
-    monkeypatch.setattr(ports, "_EPHEMERAL", path)
+    monkeypatch.setattr(ports, "EPHEMERAL", path)
     assert ports._first_ephemeral() == first

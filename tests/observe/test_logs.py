@@ -160,7 +160,7 @@ def test_following_a_queued_run_prints_its_start_and_its_end(run, no_slurm):
 def test_following_a_queued_run_asks_seldom_although_a_start_was_killed_before_its_claim(
     run, no_slurm, monkeypatch
 ):
-    monkeypatch.setattr(logs, "_QUEUE_POLL_S", 0.2)
+    monkeypatch.setattr(logs, "QUEUE_POLL_S", 0.2)
     submit(run)
     run.attempt(1).path.mkdir(parents=True)
     asked = []

@@ -134,8 +134,8 @@ def test_a_stream_may_have_more_than_a_million_pieces(run):
 
 
 def test_a_file_that_takes_long_to_send_is_sent_less_often(run, monkeypatch):
-    monkeypatch.setattr(stream_upload, "_WHOLE_EVERY_S", 0.0)
-    monkeypatch.setattr(stream_upload, "_WHOLE_SHARE", 1e6)
+    monkeypatch.setattr(stream_upload, "WHOLE_EVERY_S", 0.0)
+    monkeypatch.setattr(stream_upload, "WHOLE_SHARE", 1e6)
     attempt, key = run.attempt(1), f"{run.key}/tensorboard/events.out"
     attempt.tensorboard.mkdir(parents=True)
     upload = StreamUpload(attempt, pytest.fail)
@@ -173,7 +173,7 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
 def test_an_outage_is_reported_once_and_loses_nothing(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(stream_upload, "SEND_EVERY_S", 0.05)
-    monkeypatch.setattr(stream_upload, "_SHORT_RETRY_S", 0.1)
+    monkeypatch.setattr(stream_upload, "SHORT_RETRY_S", 0.1)
     said = []
     with FaultProxy(moto_s3.endpoint) as proxy:
         run = RunDir.newest(moto_s3.through(proxy.endpoint).location("runs"), "digits")
@@ -191,7 +191,7 @@ def test_an_outage_is_reported_once_and_loses_nothing(moto_s3, tmp_path, monkeyp
 
 def test_what_cannot_be_uploaded_is_kept_for_the_next_start(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(stream_upload, "_LAST_RETRY_S", 0.1)
+    monkeypatch.setattr(stream_upload, "LAST_RETRY_S", 0.1)
     said = []
     with FaultProxy(moto_s3.endpoint) as proxy:
         run = RunDir.newest(moto_s3.through(proxy.endpoint).location("runs"), "digits")

@@ -144,7 +144,7 @@ def test_a_run_shows_its_job_and_a_command_runs_beside_its_rank(runs, capfd):
 
 
 def test_a_run_that_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
-    monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 1.0)
+    monkeypatch.setattr(stop, "BEYOND_GRACE_S", 1.0)
     job_id, said = runs.start(agent="deaf"), []
     stop_run(SLURM, runs.run(), said.append)
     assert said[1:] == ["it has not ended within 1 s", f"SLURM job {job_id} was RUNNING: cancelled"]

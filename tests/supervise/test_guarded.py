@@ -127,7 +127,7 @@ def test_a_temporary_folder_that_cannot_be_used_is_passed_over(base, monkeypatch
     Path(base, "file").touch()
     bases = {"absent": f"{base}/x", "file": f"{base}/file", "proc": "/proc", "long": long}
     monkeypatch.setenv("TMPDIR", bases[named])
-    monkeypatch.setattr(module, "_BASES", (base,))
+    monkeypatch.setattr(module, "BASES", (base,))
     folder = private_folder()
     assert folder.parent == Path(base)
     assert left.exists() == (named != "long")  # what a killed batch shell left where no socket fits
@@ -141,7 +141,7 @@ def test_a_relative_temporary_folder_is_one_of_the_current_folder(base, monkeypa
 
 def test_no_temporary_folder_is_an_error_that_names_each(base, monkeypatch):
     monkeypatch.setenv("TMPDIR", "/proc")
-    monkeypatch.setattr(module, "_BASES", (f"{base}/x",))
+    monkeypatch.setattr(module, "BASES", (f"{base}/x",))
     with pytest.raises(ClusterError, match=f"where TMPDIR is /proc: /proc: .*; {base}/x: No such file"):
         private_folder()
 

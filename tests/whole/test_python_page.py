@@ -26,7 +26,7 @@ def trained_here(launcher, job, options, echo):
 def test_every_block_runs_as_it_is_shown(grid, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("clustertrain.api._POLL_S", 0.1)
+    monkeypatch.setattr("clustertrain.api.POLL_S", 0.1)
     monkeypatch.setattr(Launcher, "submit", trained_here)
     ignored = shutil.ignore_patterns("runs", "__pycache__")
     shutil.copytree(ROOT / "examples" / "digits", "examples/digits", ignore=ignored)

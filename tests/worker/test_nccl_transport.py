@@ -73,7 +73,7 @@ def test_lines_of_another_format_are_no_transport(text):
 
 
 def test_tcp_beside_infiniband_is_a_warning(monkeypatch, tmp_path):
-    monkeypatch.setattr(nccl_transport, "_INFINIBAND", tmp_path)
+    monkeypatch.setattr(nccl_transport, "INFINIBAND", tmp_path)
     assert transport_of([SOCKET]).problem("node7") is None, "the node has nothing else"
     (tmp_path / "mlx5_0").mkdir()
     assert (

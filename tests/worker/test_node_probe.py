@@ -69,7 +69,7 @@ def on_another_node(tmp_path):
 
 
 def test_a_path_that_is_another_file_system_on_one_node_is_named(on_another_node, monkeypatch):
-    monkeypatch.setattr(node_probe, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(node_probe, "PATIENCE_S", 0.5)
     attempt, done = on_another_node("mount -t tmpfs none {}")
     assert done.returncode == 0, done.stderr
     write_nonce(AttemptRef.of(attempt), 0, 0, NONCES)

@@ -229,7 +229,7 @@ def test_a_script_dies_with_a_killed_worker(tmp_path):
 @pytest.mark.parametrize("has_own_session", [False, True])
 def test_a_process_that_it_leaves_is_killed_and_not_waited_for(run, notes, monkeypatch, has_own_session):
     """Such as a process of mp.spawn, or TensorBoard: it has the output of the script."""
-    monkeypatch.setattr(script, "_OTHERS_END_S", 0.5)
+    monkeypatch.setattr(script, "OTHERS_END_S", 0.5)
     start = f"subprocess.Popen(['sleep', '60'], start_new_session={has_own_session})"
     leaves = f"import subprocess\nprint({start}.pid)"
     finished, out = run(leaves, notes=notes)

@@ -13,7 +13,7 @@ from clustertrain.run_files.folder.run_dir import Attempt
 from clustertrain.run_files.streams.event_log import EventLog
 
 _NOTICED_WITHIN_S = 60.0  # Ray calls a lost node alive for up to 30 s
-_LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 1.0
 
 
 class ElasticCluster(RayCluster):
@@ -69,7 +69,7 @@ class ElasticCluster(RayCluster):
                 self._report(attempt, world_sizes, room, what)
             return enough
 
-        return all_there(attempt, is_enough, what, timeout_s, _LOOK_EVERY_S)
+        return all_there(attempt, is_enough, what, timeout_s, LOOK_EVERY_S)
 
     def _report(self, attempt: Attempt, world_sizes: Sequence[int], room: int, what: str) -> None:
         text = f"waiting for {what}: there is room for {room} of {world_sizes[-1]} workers"

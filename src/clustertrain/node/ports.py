@@ -17,7 +17,7 @@ from pathlib import Path
 from clustertrain.errors import ClusterError
 
 _FIRST, _ALIGNED = 10_000, 100
-_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _MIDDLE = 32_768  # the first ephemeral port of Linux by default
 _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a kernel without IPv6
 
@@ -59,7 +59,7 @@ def free_block(count: int, *, seed: int, taken: range = range(0)) -> Ports:
             return Ports(first, first + count - 1)
     raise ClusterError(
         f"No {count} free ports in a row on {socket.gethostname()} from {_FIRST} to {end - 1}.\n"
-        f"The kernel gives ports from {end} on to clients ({_EPHEMERAL}). Free some, or use another node."
+        f"The kernel gives ports from {end} on to clients ({EPHEMERAL}). Free some, or use another node."
     )
 
 
@@ -78,7 +78,7 @@ def free_port(block: Ports) -> int:
 def _first_ephemeral() -> int:
     """Return the first ephemeral port; Linux's default if the configured one leaves no room for a block."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        first = int(_EPHEMERAL.read_text().split()[0])
+        first = int(EPHEMERAL.read_text().split()[0])
         if first > _FIRST + 2_000:
             return first
     return _MIDDLE

@@ -26,7 +26,7 @@ from clustertrain.run_files.streams.streams import Tail, stream_names
 
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0
-_QUEUE_POLL_S = 10.0  # every query loads the scheduler
+QUEUE_POLL_S = 10.0  # every query loads the scheduler
 _WHOLE_LINES = 1 << 30
 
 
@@ -94,7 +94,7 @@ def _log_lines(
             yield printed
         if status.standing.over or not follow:
             return
-        wait_until(partial(run.attempt_after, shown), _QUEUE_POLL_S, _poll_s(run))
+        wait_until(partial(run.attempt_after, shown), QUEUE_POLL_S, _poll_s(run))
 
 
 def _state_line(status: Status) -> str:

@@ -24,7 +24,7 @@ FORK_SERVER = "fork"
 
 _PREFIX, _OWNER = "ct-", "owner"
 _SHARED_MEMORY = Path("/dev/shm")
-_BASES = ("/tmp", "/var/tmp", str(_SHARED_MEMORY))
+BASES = ("/tmp", "/var/tmp", str(_SHARED_MEMORY))
 _LONGEST_BASE = 24  # the path of a socket has at most 107 bytes, and Ray adds 70
 
 
@@ -38,8 +38,8 @@ def private_folder() -> Path:
     """
     refused = []
     _remove_left_behind(_SHARED_MEMORY)
-    named = str(Path(os.environ.get("TMPDIR") or _BASES[0]).absolute())  # Ray takes no relative one
-    for base in dict.fromkeys((named, *_BASES)):
+    named = str(Path(os.environ.get("TMPDIR") or BASES[0]).absolute())  # Ray takes no relative one
+    for base in dict.fromkeys((named, *BASES)):
         _remove_left_behind(Path(base))
         if len(base) > _LONGEST_BASE:
             refused.append(f"{base} has {len(base)} characters, more than {_LONGEST_BASE}")

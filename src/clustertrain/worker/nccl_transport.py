@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_INFINIBAND = Path("/sys/class/infiniband")
+INFINIBAND = Path("/sys/class/infiniband")
 _DEBUG = "NCCL_DEBUG"
 _SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 _FILE = "NCCL_DEBUG_FILE"
@@ -55,14 +55,14 @@ class Transport:
             return None
         return (
             f"NCCL on {host} uses TCP between nodes, although the node has {', '.join(unused)} in "
-            f"{_INFINIBAND}.\nThe image or the node needs libibverbs1 and ibverbs-providers (for EFA the "
+            f"{INFINIBAND}.\nThe image or the node needs libibverbs1 and ibverbs-providers (for EFA the "
             "aws-ofi-nccl plugin), and the container /dev/infiniband."
         )
 
 
 def infiniband_devices() -> list[str]:
     """Return the devices of InfiniBand, RoCE and EFA of this node."""
-    return sorted(device.name for device in _INFINIBAND.glob("*"))
+    return sorted(device.name for device in INFINIBAND.glob("*"))
 
 
 def write_lines_to(path: Path) -> bool:

@@ -317,8 +317,8 @@ class Cluster:
 def first_word(job, cluster):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kubectl, "of", lambda job: cluster)
-        patch.setattr(module, "_FIRST_WORD_POLL_S", 0.0)
-        patch.setattr(module, "_FIRST_WORD_S", 0.2)
+        patch.setattr(module, "FIRST_WORD_POLL_S", 0.0)
+        patch.setattr(module, "FIRST_WORD_S", 0.2)
         return module.first_word(job)
 
 

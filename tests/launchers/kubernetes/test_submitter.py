@@ -23,7 +23,7 @@ class Head:
 
 
 def test_a_head_that_is_silent_is_asked_again_and_its_log_is_printed_once(monkeypatch, capsys):
-    monkeypatch.setattr(submitter, "_SILENT_S", 0.2)
+    monkeypatch.setattr(submitter, "SILENT_S", 0.2)
     following, head = submitter._Following("a"), Head()
     asyncio.run(following.follow(head, 1))
     head.log = (*head.log, "three\n")
@@ -32,7 +32,7 @@ def test_a_head_that_is_silent_is_asked_again_and_its_log_is_printed_once(monkey
 
 
 def test_the_log_of_another_start_is_printed_from_its_begin(monkeypatch, capsys):
-    monkeypatch.setattr(submitter, "_SILENT_S", 0.2)
+    monkeypatch.setattr(submitter, "SILENT_S", 0.2)
     following = submitter._Following("a")
     for start in (1, 2):
         asyncio.run(following.follow(Head(), start))

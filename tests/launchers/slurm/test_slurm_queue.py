@@ -93,7 +93,7 @@ def test_a_plan_that_takes_slurm_too_long_is_no_refusal(commands, monkeypatch):
 
 def test_an_sbatch_that_does_not_end_may_have_queued_the_job(commands, monkeypatch):
     commands(sbatch="exec /bin/sleep 60")
-    monkeypatch.setattr(scheduler, "_SUBMIT_S", 0.3)
+    monkeypatch.setattr(scheduler, "SUBMIT_S", 0.3)
     job = Job.model_validate({"name": "a", "function": "m:f"})
     with pytest.raises(ClusterError, match=r"did not end within 0\.3 s(.|\n)*squeue --me"):
         SCHEDULER.submit(job, "", {})

@@ -63,7 +63,7 @@ def seen(port: int) -> socket.socket:
 
 @pytest.mark.slow
 def test_a_repeated_start_of_the_heads_ray_is_no_lost_head(head, monkeypatch):
-    monkeypatch.setattr(worker, "_RESULT_WITHIN_S", 3.0)
+    monkeypatch.setattr(worker, "RESULT_WITHIN_S", 3.0)
     attempt, port, thread, ended = head
     thread.start()
     seen(port).close()
@@ -78,7 +78,7 @@ def test_a_repeated_start_of_the_heads_ray_is_no_lost_head(head, monkeypatch):
 
 @pytest.mark.slow
 def test_a_head_that_ended_without_a_result_is_lost(head, monkeypatch):
-    monkeypatch.setattr(worker, "_RESULT_WITHIN_S", 0.5)
+    monkeypatch.setattr(worker, "RESULT_WITHIN_S", 0.5)
     _, port, thread, ended = head
     thread.start()
     seen(port).close()

@@ -30,7 +30,7 @@ from clustertrain.worker.fork.ends import end_of_fork
 from clustertrain.worker.machine import raylet_watch
 from clustertrain.worker.scripts.script import ScriptFailed
 
-_BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
+BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
 _OF_GPU = re.compile(r"CUDA|NCCL|CUDNN|GPU")
 # Of code that has not finished a step yet. Later it may be a sample, or a file, that has them raised.
 _MISTAKES = {"AttributeError", "LookupError", "NameError", "NotImplementedError", "TypeError"}
@@ -106,7 +106,7 @@ class RankFailures:
 
     def _has_just_begun(self) -> bool:
         """Return whether this is the first start of the attempt's workers, at most a few minutes ago."""
-        return self._ranks.restart.number == 0 and time.monotonic() - self._ranks.began_s < _BEGINNING_S
+        return self._ranks.restart.number == 0 and time.monotonic() - self._ranks.began_s < BEGINNING_S
 
     def _is_untried(self) -> bool:
         """Return whether this code has finished no step yet, in this attempt or before a checkpoint."""

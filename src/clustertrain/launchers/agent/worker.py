@@ -27,7 +27,7 @@ from clustertrain.run_files.rendezvous import report_failure, wait_for_head
 from clustertrain.run_files.streams.stream_upload import StreamUpload
 from clustertrain.supervise.process import Guarded
 
-_RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after all processes have ended
+RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after all processes have ended
 
 
 def run_on_worker_node(start: NodeStart, signals: Sequence[int]) -> int:
@@ -102,7 +102,7 @@ def _wait_for_end(start: NodeStart, attempt: Attempt, ray: Guarded, head: Rendez
             head_was_up = is_head_up()
         elif is_refused(head.head_address, head.port) and not wait_until(
             lambda: is_over(impatient) or is_head_up(),  # a failed start of Ray is repeated
-            _RESULT_WITHIN_S,
+            RESULT_WITHIN_S,
             start.poll_s,
         ):
             raise NodeLost(

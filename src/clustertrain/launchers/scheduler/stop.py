@@ -24,7 +24,7 @@ from clustertrain.run_files.records.requests import StopRequest
 from clustertrain.run_files.records.result import Result
 from clustertrain.run_files.records.scheduler import Cancellation
 
-_BEYOND_GRACE_S = 60.0
+BEYOND_GRACE_S = 60.0
 _RESULT_POLL_S = 1.0
 _JOB_ENDS_WITHIN_S = 30.0  # after the result: Ray ends; after a cancellation also the scheduler's grace time
 _QUEUE_POLL_S = 2.0
@@ -174,7 +174,7 @@ def _request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None])
 def _wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
     """Wait at most failures.grace + 60 s for the result of the attempt, print it and return it, or None."""
     job = job_of(attempt)
-    within_s = (job.failures.grace_s if job is not None else 0.0) + _BEYOND_GRACE_S
+    within_s = (job.failures.grace_s if job is not None else 0.0) + BEYOND_GRACE_S
     result = wait_until(attempt.result.read, within_s, _RESULT_POLL_S)
     if result is None:
         echo(f"it has not ended within {within_s:g} s")

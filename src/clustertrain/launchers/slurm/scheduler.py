@@ -38,7 +38,7 @@ from clustertrain.node import variables
 # the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and
 # gives sbatch an environment that contains only the variables to pass on.
 _ARGV = ("sbatch", "--parsable", "--export=ALL")
-_SUBMIT_S = 120.0  # a busy controller answers late, and may queue the job even after a timeout here
+SUBMIT_S = 120.0  # a busy controller answers late, and may queue the job even after a timeout here
 _MAY_BE_QUEUED = "If SLURM did not answer, the job may still be queued: check with `squeue --me`."
 # For sbatch these take precedence over the script, so each is passed on only if the job does not set its key.
 _SBATCH_DEFAULTS = {
@@ -73,9 +73,7 @@ class SlurmScheduler(Scheduler):
     def submit(self, job: SiteJob, script: str, environment: Mapping[str, str]) -> Sent:
         environ = {**own_environment(job), **environment}
         try:
-            done = run_command(
-                _ARGV, input=script.encode(), environ=environ, timeout_s=_SUBMIT_S, check=False
-            )
+            done = run_command(_ARGV, input=script.encode(), environ=environ, timeout_s=SUBMIT_S, check=False)
         except CommandFailed as error:
             raise ClusterError(f"{error}\n{_MAY_BE_QUEUED}") from None
         if done.code != 0:

@@ -25,10 +25,10 @@ from clustertrain.storage import Store
 from clustertrain.storage.record_file import decoded, encoded
 
 SEND_EVERY_S = 5.0
-_WHOLE_EVERY_S, _WHOLE_SHARE = 30.0, 20  # at most 1/20 of the time: TensorBoard's files grow all the time
+WHOLE_EVERY_S, WHOLE_SHARE = 30.0, 20  # at most 1/20 of the time: TensorBoard's files grow all the time
 _PIECE_BYTES = 8 << 20
-_SHORT_RETRY_S = 5.0  # the next round is the retry
-_LAST_RETRY_S = 60.0  # the last round has no next one
+SHORT_RETRY_S = 5.0  # the next round is the retry
+LAST_RETRY_S = 60.0  # the last round has no next one
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class StreamUpload:
         self._ended.set()
         self._thread.join()
         try:
-            self.send(_LAST_RETRY_S)
+            self.send(LAST_RETRY_S)
         except (StorageError, OSError) as error:
             self._echo(
                 f"warning: the end of the logs stays in {self._attempt.path} until the next start: {error}"
@@ -80,7 +80,7 @@ class StreamUpload:
     def _send_often(self) -> None:
         while not self._ended.wait(SEND_EVERY_S):
             try:
-                self.send(_SHORT_RETRY_S, at_end=False)
+                self.send(SHORT_RETRY_S, at_end=False)
                 self._warned = False
             except (StorageError, OSError) as error:
                 if not self._warned:
@@ -106,7 +106,7 @@ class StreamUpload:
                 for path in _files(self._attempt.path, WHOLE_FILES):
                     self._send_whole(impatient, path)
                 took_s = time.monotonic() - began
-                self._whole_due = began + max(_WHOLE_EVERY_S, _WHOLE_SHARE * took_s)
+                self._whole_due = began + max(WHOLE_EVERY_S, WHOLE_SHARE * took_s)
 
     def _send_whole(self, store: Store, path: Path) -> None:
         data = path.read_bytes()

@@ -19,7 +19,7 @@ from clustertrain.node.waiting import wait_until
 from clustertrain.run_files.attempt_ref import AttemptRef
 from clustertrain.storage import Store
 
-_PATIENCE_S = 15.0  # NFS caches for some seconds that a file does not exist
+PATIENCE_S = 15.0  # NFS caches for some seconds that a file does not exist
 _RETRY_S = 60.0
 
 
@@ -50,7 +50,7 @@ def read_nonces(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[i
         if found != nonce:
             raise StorageError(
                 f"Node {other} wrote {nonce} to {uri}, and {socket.gethostname()} "
-                f"reads {found or 'nothing'} there after {_PATIENCE_S:g} s.\n"
+                f"reads {found or 'nothing'} there after {PATIENCE_S:g} s.\n"
                 "Likely cause: this path is another file system on one of the two. Give `storage` a path "
                 "that all nodes share, or s3://…"
             )
@@ -67,12 +67,12 @@ def remove_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[
 
 
 def _read(store: Store, key: str, nonce: str) -> str:
-    """Read the text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed."""
+    """Read the text that is there, once it is the expected one or `PATIENCE_S` seconds have passed."""
 
     def text() -> str:
         return (store.read_or_none(key) or b"").decode(errors="replace")
 
-    is_there = wait_until(lambda: text() == nonce, _PATIENCE_S, poll_s=0.2)
+    is_there = wait_until(lambda: text() == nonce, PATIENCE_S, poll_s=0.2)
     return nonce if is_there else text()
 
 

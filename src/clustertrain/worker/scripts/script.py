@@ -51,7 +51,7 @@ _KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; charact
 _MOST_BYTES = 4 * _KEPT_CHARACTERS  # of the beginning and of the end of a line
 _BLOCK_BYTES = 1 << 16
 _LOOK_S = 0.25  # how often the end of a script and a stop request are looked for
-_OTHERS_END_S = 10.0  # for its other processes, after it: those of a data loader look every 5 s
+OTHERS_END_S = 10.0  # for its other processes, after it: those of a data loader look every 5 s
 _STDOUT = 1  # setup.py has made it the rank's log
 
 _LACKS_CLUSTERTRAIN = re.compile("ModuleNotFoundError: No module named 'clustertrain'")
@@ -168,7 +168,7 @@ def _blocks(child: subprocess.Popen[bytes], run: WorkerRun) -> Iterator[bytes]:
     keep this rank from ending.
     """
     output, ended_s = cast("IO[bytes]", child.stdout).fileno(), math.inf
-    while time.monotonic() - ended_s < _OTHERS_END_S:
+    while time.monotonic() - ended_s < OTHERS_END_S:
         if ended_s == math.inf and _ends_within(child, 0):
             ended_s = time.monotonic()
         if select.select([output], [], [], _LOOK_S)[0]:

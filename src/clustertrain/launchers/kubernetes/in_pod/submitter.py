@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import ClientError
 
 _RETRY_S = 2.0
-_SILENT_S = 60.0  # a head whose node lost its power or network closes no connection
+SILENT_S = 60.0  # a head whose node lost its power or network closes no connection
 
 
 def main(entrypoint: str) -> int:
@@ -71,7 +71,7 @@ class _Following:
         texts = client.tail_job_logs(self.job_id)
         while True:
             try:
-                text = await asyncio.wait_for(anext(texts), _SILENT_S)
+                text = await asyncio.wait_for(anext(texts), SILENT_S)
             except (StopAsyncIteration, TimeoutError):
                 return
             new = text[skip:]

@@ -39,7 +39,7 @@ from clustertrain.run_files.command_line import CommandLine
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
 _STATUS = ("status", "--json", "--to", "local", JOB_FILE)
 _EXEC_S = 60.0
-_FIRST_WORD_S, _FIRST_WORD_POLL_S = 10.0, 1.0
+FIRST_WORD_S, FIRST_WORD_POLL_S = 10.0, 1.0
 _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
 _LAST_ROWS = ("folder", "used")
 
@@ -239,12 +239,12 @@ def first_word(job: Job) -> str:
         JobError: the operator refuses the RayJob.
     """
     try:
-        found = wait_until(lambda: _said(job, observe_run(job, [])), _FIRST_WORD_S, _FIRST_WORD_POLL_S)
+        found = wait_until(lambda: _said(job, observe_run(job, [])), FIRST_WORD_S, FIRST_WORD_POLL_S)
     except ClusterError as error:  # the run was applied, and does not depend on this
         return f"note: whether its pods start was not read: {words_of(error)}"
     except KeyboardInterrupt:  # nor on the wait for it
         return "note: it was applied, and what the cluster says of its pods was not waited for"
-    return found or f"note: the cluster has said nothing of its pods within {_FIRST_WORD_S:g} s"
+    return found or f"note: the cluster has said nothing of its pods within {FIRST_WORD_S:g} s"
 
 
 def _said(job: Job, observed: Observed) -> str:
