@@ -53,7 +53,7 @@ them out, too.
 Every call that reaches Ray has a deadline. Ray has settings for its wait for the GCS and the dashboard.
 That it gives a node 30 s to register, and that its raylet waits 15 s for the ports of its agents, is
 fixed in its code, and a busy machine exceeds both. `driver/ray_node.py` starts Ray's processes here and
-on SLURM's nodes: it chooses the agents' ports, so that the raylet waits for none, and waits for the node
+on SLURM's nodes, with the agents' ports given, so that the raylet waits for none, and waits for the node
 until `failures.ray_start` or `slurm.nodes_wait`. In a pod the operator writes the command; `ray start`
 calls our hook (RAY_START_HOOK, `launchers/kubernetes/in_pod/ray_start.py`), so that it waits until
 `kubernetes.start_deadline`. It repeats a failed start, and puts the last words of Ray's logs into the
