@@ -116,12 +116,14 @@ def _sent(
     environment = environment_of(job, submission.to_text() if submission is not None else "")
     if options.after:
         environment[variables.AFTER] = " ".join(options.after)
+    sent: object = None
     try:
         sent = queue.scheduler.submit(job, script, environment)
         if not isinstance(sent, Sent):
             raise TypeError(f"it returned {sent!r}, not a Sent")
     except Exception as error:
-        is_ours, job_id = isinstance(error, ClusterTrainError), str(getattr(error, "job_id", ""))
+        job_id = sent if isinstance(sent, str) else str(getattr(error, "job_id", getattr(sent, "job_id", "")))
+        is_ours = isinstance(error, ClusterTrainError)
         if is_ours and not job_id:
             raise
         text = str(error) if is_ours else f"submit of {blamed(queue.name, error)}"
