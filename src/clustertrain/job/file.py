@@ -39,8 +39,9 @@ from clustertrain.node.units import shortened
 from clustertrain.node.version import __version__
 
 JobSource = str | Path | Mapping[str, Any]
-Overrides = Mapping[str, Any]
 """The path of a job file, or its contents."""
+Overrides = Mapping[str, Any]
+"""The values of keys of a job file, by dotted keys: `{"train.epochs": 3}`."""
 
 
 def load_job(job: JobSource, sets: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:

@@ -76,14 +76,12 @@ def list_runs(
     rows, more_notes = rows_of(visible.values(), statuses_of)
     rows += not_read
     if place is not None and not rows:
-        status = command_on(place, "status")
-        raise (
-            skipped[0]
-            if skipped
-            else JobError(
-                f"{storage.uri} contains no run.\n"
-                f"ls takes a job file, or a storage: a folder of runs. Of one run: `{status}`."
-            )
+        if skipped:
+            raise skipped[0]
+        raise JobError(
+            f"{storage.uri} contains no run.\n"
+            "ls takes a job file, or a storage: a folder of runs. "
+            f"Of one run: `{command_on(place, 'status')}`."
         )
     if sweep is not None:
         rows, columns = points_of_sweep(rows, sweep, columns)

@@ -213,12 +213,8 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
 
     While the process runs, the state of a bar is a line from time to time.
     """
-    tail, printed, found, shown_at = (
-        Tail(attempt.run, key),
-        TerminalText(_WHOLE_LINES),
-        False,
-        time.monotonic(),
-    )
+    tail, printed = Tail(attempt.run, key), TerminalText(_WHOLE_LINES)
+    found, shown_at = False, time.monotonic()
     shown: list[str] = []
     for is_last in _looks(attempt, lives):
         for data in tail.new():

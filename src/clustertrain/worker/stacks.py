@@ -76,7 +76,8 @@ class Stacks:
         looked_s, answered = time.monotonic(), ""
         while True:
             is_quiet = self._is_quiet.wait(every_s)
-            with suppress(OSError, StorageError):  # the command names the ranks that did not answer
+            # It looks again; the command names silent ranks, and the own watchdog logs a hang anyway.
+            with suppress(OSError, StorageError):
                 if is_quiet and not self._logged.locked():
                     self.follow_first()
                 if time.monotonic() - looked_s >= every_s:
